@@ -1,0 +1,170 @@
+r"""The exact engine: one dense Cholesky factor of all training rows.
+
+.. math::
+
+    \hat m(x) = k_x^\top \alpha, \qquad
+    \hat v(x) = k_\theta(x, x) - \|L^{-1} k_x\|^2, \qquad
+    L L^\top = K_\theta + \mathrm{diag}(s / c), \quad \alpha = (L L^\top)^{-1} t .
+
+The mean needs only :math:`\alpha`; the factor is touched when a variance is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from twostagegp import objectives
+from twostagegp.errors import MemoryBudgetError
+from twostagegp.kernels import Kernel, Vector
+from twostagegp.linalg import cholesky_solve, safe_cholesky
+from twostagegp.objectives import Factored, Heldout
+from twostagegp.rows import Rows
+from twostagegp.training import ObjectiveName, Problem
+
+__all__ = ["ExactEngine", "ExactPosterior", "check_memory", "exact_bytes"]
+
+#: Entries of a (queries, rows) panel during prediction: 128 MiB in float64.
+_CHUNK_ENTRIES = 1 << 24
+#: n x n matrices alive at the worst moment of one training step: K, its distances, the
+#: matrix with noise, L, the inverse, W and two temporaries.
+_LIVE_MATRICES = 8
+
+
+def exact_bytes(n: int, itemsize: int = 8) -> int:
+    """Peak bytes of one exact training step on n distinct rows.
+
+    Examples
+    --------
+    >>> exact_bytes(10_000) // 10**6  # MB
+    6400
+    """
+    return _LIVE_MATRICES * n * n * itemsize
+
+
+def _available_bytes(device: torch.device) -> int | None:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
+
+
+def check_memory(n: int, device: torch.device, itemsize: int = 8) -> None:
+    """Raise before an exact fit that cannot be held in memory is begun."""
+    needed, available = exact_bytes(n, itemsize), _available_bytes(device)
+    if available is not None and needed > available:
+        raise MemoryBudgetError(
+            f"an exact fit of {n} distinct rows needs about {needed / 2**30:.1f} GiB, and "
+            f"{available / 2**30:.1f} GiB are free on {device}. Fit a random subset of at most "
+            f"{math.isqrt(available // (_LIVE_MATRICES * itemsize))} rows, or use a machine with "
+            "more memory."
+        )
+
+
+@dataclass(frozen=True)
+class ExactEngine:
+    """Training rows for the exact method.
+
+    Parameters
+    ----------
+    rows : Rows
+    noise_floor : float
+        Lower bound of the noise variance on the standardised target.
+    use_prior : bool
+        Whether training adds the weak prior on hyperparameters.
+    """
+
+    rows: Rows
+    noise_floor: float = 1e-8
+    use_prior: bool = True
+
+    def subset(self, index: NDArray[np.int64]) -> ExactEngine:
+        return replace(self, rows=self.rows.subset(index))
+
+    def with_rows(self, rows: Rows) -> ExactEngine:
+        """The same options on other rows."""
+        return replace(self, rows=rows)
+
+    def problem(self, kernel: Kernel, objective: ObjectiveName, R: Tensor | None = None) -> Problem:
+        return Problem(kernel, self.rows, objective, R, self.noise_floor, self.use_prior)
+
+    def condition(self, kernel: Kernel, parameters: Vector) -> ExactPosterior:
+        return ExactPosterior(kernel, np.asarray(parameters, dtype=np.float64), self.rows)
+
+
+class ExactPosterior:
+    """A zero-mean GP conditioned on rows through one Cholesky factor.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from twostagegp.kernels import NamedKernel
+    >>> X = torch.linspace(0, 1, 4, dtype=torch.float64)[:, None]
+    >>> one = torch.ones(4, dtype=torch.float64)
+    >>> rows = Rows(X, X[:, 0], one, 0 * one, 0 * one)
+    >>> gp = ExactPosterior(NamedKernel("rbf", 1), np.array([0.0, 0.0, np.log(1e-6)]), rows)
+    >>> bool(torch.allclose(gp.mean(X), X[:, 0], atol=1e-3))
+    True
+    """
+
+    def __init__(self, kernel: Kernel, parameters: Vector, rows: Rows) -> None:
+        self.kernel = kernel
+        self.parameters = parameters
+        self.rows = rows
+        self.noise = math.exp(parameters[-1])
+        K, _ = kernel.evaluate(rows.X, parameters[:-1])
+        K.diagonal().add_(self._noises() / rows.c)
+        L, self.jitter = safe_cholesky(K)
+        self.alpha = cholesky_solve(L, rows.t)
+        self._factor: Tensor | None = L
+
+    @property
+    def L(self) -> Tensor:
+        """The Cholesky factor of the training covariance."""
+        assert self._factor is not None, "drop_factor() was called"
+        return self._factor
+
+    def drop_factor(self) -> None:
+        self._factor = None
+
+    def _noises(self) -> Tensor:
+        return self.noise + self.rows.extra
+
+    def heldout(self) -> Heldout:
+        f = Factored(self.L, torch.cholesky_inverse(self.L), self.alpha)
+        return objectives.heldout(f, self.rows, self._noises())
+
+    def mean(self, X: Tensor) -> Tensor:
+        return self._by_chunks(X, lambda part: self._cross(part) @ self.alpha)
+
+    def variance(self, X: Tensor) -> Tensor:
+        def of(part: Tensor) -> Tensor:
+            V = torch.linalg.solve_triangular(self.L, self._cross(part).T, upper=False)
+            prior = self.kernel.diagonal(part, self.parameters[:-1])
+            return (prior - V.square().sum(0)).clamp_(min=0.0)
+
+        return self._by_chunks(X, of)
+
+    def covariance(self, X: Tensor) -> Tensor:
+        V = torch.linalg.solve_triangular(self.L, self._cross(X).T, upper=False)
+        prior = self.kernel.cross(X, X, self.parameters[:-1])
+        return prior - V.T @ V
+
+    def _cross(self, X: Tensor) -> Tensor:
+        return self.kernel.cross(X, self.rows.X, self.parameters[:-1])
+
+    def _by_chunks(self, X: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
+        size = max(1, _CHUNK_ENTRIES // max(1, len(self.rows)))
+        return torch.cat([of(part) for part in torch.split(X, size)])

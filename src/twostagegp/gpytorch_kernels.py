@@ -1,0 +1,85 @@
+r"""The bridge to GPyTorch's kernel classes, imported only when one is needed.
+
+GPyTorch has no L1 kernel; :class:`LaplacianKernel` adds it, so that every named kernel of
+this package has a GPyTorch twin and can be part of a user's own sums and products.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import gpytorch
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel as GPyTorchKernel
+from gpytorch.kernels import MaternKernel, RBFKernel, RQKernel, ScaleKernel
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from twostagegp.kernels import NamedKernel, Vector
+
+__all__ = ["LaplacianKernel", "describe", "named_to_gpytorch", "with_outputscale"]
+
+
+class LaplacianKernel(GPyTorchKernel):
+    r"""The L1 Laplacian :math:`\exp(-\sum_k |x_k - x'_k| / \ell_k)` as a GPyTorch kernel.
+
+    Not the Matérn-1/2, whose distance is Euclidean.
+
+    Examples
+    --------
+    >>> import torch
+    >>> k = LaplacianKernel()
+    >>> k.lengthscale = 2.0
+    >>> X = torch.tensor([[0.0, 0.0], [1.0, 3.0]])
+    >>> round(float(k(X).to_dense()[0, 1].detach()), 6)  # exp(-4 / 2)
+    0.135335
+    """
+
+    has_lengthscale = True
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
+        z1, z2 = x1 / self.lengthscale, x2 / self.lengthscale
+        if diag:
+            return torch.exp(-(z1 - z2).abs().sum(-1))
+        # Differences rather than torch.cdist(p=1), whose second derivative is missing.
+        return torch.exp(-(z1.unsqueeze(-2) - z2.unsqueeze(-3)).abs().sum(-1))
+
+
+def named_to_gpytorch(kernel: NamedKernel, theta: Vector) -> ScaleKernel:
+    """A ``ScaleKernel`` with the values of ``theta``, in float64."""
+    dims = kernel.n_features if kernel.ard else None
+    if kernel.name == "rbf":
+        base = RBFKernel(ard_num_dims=dims)
+    elif kernel.name == "rq":
+        base = RQKernel(ard_num_dims=dims)
+    elif kernel.name == "laplacian":
+        base = LaplacianKernel(ard_num_dims=dims)
+    else:
+        nu = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}[kernel.name]
+        base = MaternKernel(nu=nu, ard_num_dims=dims)
+    scaled = ScaleKernel(base).double()
+    base.lengthscale = torch.as_tensor(np.exp(theta[: kernel.n_lengthscales]))
+    if kernel.name == "rq":
+        base.alpha = torch.as_tensor(np.exp(theta[-2]))
+    scaled.outputscale = torch.as_tensor(np.exp(theta[-1]))
+    return scaled
+
+
+def with_outputscale(module: Any) -> Any:
+    """The kernel itself if any part of it has an outputscale, else a ``ScaleKernel`` of it."""
+    has_one = any(isinstance(part, ScaleKernel) for part in module.modules())
+    return module if has_one else ScaleKernel(module)
+
+
+def describe(module: Any) -> str:
+    """A short readable name: ``RBFKernel``, ``(RBFKernel + LinearKernel)``."""
+    if isinstance(module, ScaleKernel):
+        return describe(module.base_kernel)
+    for kind, sign in (
+        (gpytorch.kernels.AdditiveKernel, " + "),
+        (gpytorch.kernels.ProductKernel, " * "),
+    ):
+        if isinstance(module, kind):
+            return "(" + sign.join(describe(part) for part in module.kernels) + ")"
+    return type(module).__name__

@@ -1,0 +1,434 @@
+r"""The dictionary of covariance functions, and how any GPyTorch kernel joins it.
+
+A kernel here is a covariance function :math:`k_\theta` together with the layout of its
+parameter vector :math:`\theta`, so that an optimiser sees one flat array:
+
+* the named kernels (``rbf``, ``matern12``, ``matern32``, ``matern52``, ``rq``,
+  ``laplacian``), whose derivatives are written out, and
+* :class:`WrappedKernel`, any GPyTorch kernel object, differentiated by autograd.
+
+With scaled inputs :math:`z = x / \ell` (one lengthscale, or one a column: ARD),
+Euclidean distance :math:`r = \|z - z'\|_2` and outputscale :math:`s`:
+
+.. math::
+
+    \text{rbf}       &: s \exp(-r^2 / 2) \\
+    \text{matern12}  &: s \exp(-r) \\
+    \text{matern32}  &: s (1 + \sqrt3 r) \exp(-\sqrt3 r) \\
+    \text{matern52}  &: s (1 + \sqrt5 r + 5 r^2 / 3) \exp(-\sqrt5 r) \\
+    \text{rq}        &: s (1 + r^2 / 2\alpha)^{-\alpha} \\
+    \text{laplacian} &: s \exp(-\|z - z'\|_1)
+
+Every derivative that training needs has the form :math:`\langle W, \partial K / \partial
+\theta_j \rangle`. For a function of :math:`r^2` and
+:math:`M = -2\, W \circ \partial K / \partial r^2`,
+
+.. math::
+
+    \Big\langle W, \frac{\partial K}{\partial \log \ell_k} \Big\rangle
+        = \sum_{ij} M_{ij} (z_{ik} - z_{jk})^2
+        = 2 \big[ (M \mathbf 1)^\top z_k^2 - z_k^\top M z_k \big],
+
+which is one matrix product for all columns together.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from twostagegp.errors import InputError
+
+__all__ = [
+    "KERNELS",
+    "Kernel",
+    "NamedKernel",
+    "WrappedKernel",
+    "inverse_lengthscale_shares",
+    "make_kernel",
+]
+
+Vector = NDArray[np.float64]
+
+#: Above this many columns distances come from a matrix product; below, from differences,
+#: which are exact for nearly equal rows.
+_DIRECT_COLUMNS = 64
+#: Rows of a block in the Laplacian's derivative: a (rows, n) panel should stay in cache.
+_PANEL_ENTRIES = 65_536
+#: Standard deviation of the prior on a log-lengthscale and on a log-outputscale.
+_PRIOR_SPREAD = math.sqrt(3.0)
+
+
+class Kernel(ABC):
+    """A covariance function with a flat parameter vector ``theta`` (unconstrained)."""
+
+    name: str
+    ard: bool
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Number of entries of ``theta``."""
+
+    @abstractmethod
+    def start(self) -> Vector:
+        """Starting values for standardised inputs and a standardised target."""
+
+    @abstractmethod
+    def bounds(self) -> list[tuple[float, float]]:
+        """Lower and upper bound of each entry of ``theta``."""
+
+    @abstractmethod
+    def prior(self) -> tuple[Vector, Vector]:
+        """Mean and precision of a weak Gaussian prior on ``theta`` (precision 0: none)."""
+
+    @abstractmethod
+    def evaluate(self, X: Tensor, theta: Vector) -> tuple[Tensor, Any]:
+        """K(X, X), and what :meth:`gradient` needs to remember."""
+
+    @abstractmethod
+    def gradient(self, X: Tensor, theta: Vector, K: Tensor, saved: Any, W: Tensor) -> Vector:
+        """The vector of inner products of a symmetric W with dK/dtheta_j."""
+
+    @abstractmethod
+    def cross(self, X: Tensor, Z: Tensor, theta: Vector) -> Tensor:
+        """K(X, Z), shape (len(X), len(Z))."""
+
+    @abstractmethod
+    def diagonal(self, X: Tensor, theta: Vector) -> Tensor:
+        """diag K(X, X), shape (len(X),)."""
+
+    @abstractmethod
+    def to_gpytorch(self, theta: Vector) -> Any:
+        """The same covariance function as a GPyTorch kernel."""
+
+    def lengthscales(self, theta: Vector) -> Vector | None:
+        """One lengthscale a column, where the kernel has them."""
+        return None
+
+    @property
+    def label(self) -> str:
+        """Short name for tables."""
+        return f"{self.name}-ard" if self.ard else self.name
+
+
+def _euclidean(Z: Tensor, Z2: Tensor) -> Tensor:
+    mode = (
+        "donot_use_mm_for_euclid_dist"
+        if Z.shape[1] <= _DIRECT_COLUMNS
+        else "use_mm_for_euclid_dist"
+    )
+    return torch.cdist(Z, Z2, compute_mode=mode)
+
+
+class NamedKernel(Kernel):
+    r"""A named stationary kernel; ``theta`` is (log lengthscales, [log alpha,] log outputscale).
+
+    Parameters
+    ----------
+    name : str
+        A key of ``KERNELS``.
+    n_features : int
+        Number of input columns.
+    ard : bool
+        One lengthscale a column instead of one for all.
+
+    Examples
+    --------
+    >>> import torch
+    >>> kernel = NamedKernel("matern32", n_features=2)
+    >>> X = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+    >>> K, _ = kernel.evaluate(X, kernel.start())
+    >>> K.shape
+    torch.Size([2, 2])
+    """
+
+    def __init__(self, name: str, n_features: int, ard: bool = False) -> None:
+        self.name = name
+        self.n_features = n_features
+        self.ard = ard and n_features > 1
+        self.metric = 1 if name == "laplacian" else 2
+
+    @property
+    def n_lengthscales(self) -> int:
+        return self.n_features if self.ard else 1
+
+    @property
+    def size(self) -> int:
+        return self.n_lengthscales + 1 + (self.name == "rq")
+
+    def typical_lengthscale(self) -> float:
+        """Typical distance of two standardised rows: sqrt(d), or d for the L1 metric."""
+        d = float(self.n_features)
+        return d if self.metric == 1 else math.sqrt(d)
+
+    def classical(self) -> Vector:
+        """Lengthscale of classical kernel ridge, gamma = 1/d, with a unit outputscale.
+
+        For the L1 Laplacian exp(-g |x - x'|_1) this is l = d, for the rbf
+        exp(-g |x - x'|^2) it is l = sqrt(d / 2); the others take l = sqrt(d).
+        """
+        scale = self.typical_lengthscale() / (math.sqrt(2.0) if self.name == "rbf" else 1.0)
+        return np.concatenate([np.full(self.n_lengthscales, math.log(scale)), self._tail_start()])
+
+    def _tail_start(self) -> Vector:
+        return np.zeros(self.size - self.n_lengthscales)
+
+    def start(self) -> Vector:
+        log_l = math.log(self.typical_lengthscale())
+        return np.concatenate([np.full(self.n_lengthscales, log_l), self._tail_start()])
+
+    def bounds(self) -> list[tuple[float, float]]:
+        centre = math.log(self.typical_lengthscale())
+        tail = [(math.log(1e-2), math.log(1e3))] if self.name == "rq" else []
+        lengthscales = [(centre - 7.0, centre + 7.0)] * self.n_lengthscales
+        return [*lengthscales, *tail, (math.log(1e-4), math.log(1e5))]
+
+    def prior(self) -> tuple[Vector, Vector]:
+        # Centred one unit above the start: a column is innocent until proven relevant.
+        mean = self.start()
+        mean[: self.n_lengthscales] += 1.0
+        precision = np.full(self.size, 1.0 / _PRIOR_SPREAD**2)
+        precision[-1] = 1.0 / (2.0 * _PRIOR_SPREAD) ** 2
+        return mean, precision
+
+    def lengthscales(self, theta: Vector) -> Vector:
+        return np.broadcast_to(np.exp(theta[: self.n_lengthscales]), (self.n_features,)).copy()
+
+    def _scaled(self, X: Tensor, theta: Vector) -> Tensor:
+        if not self.ard:
+            return X * math.exp(-theta[0])
+        inverse = torch.as_tensor(np.exp(-theta[: self.n_features]), dtype=X.dtype)
+        return X * inverse.to(X.device)
+
+    def _distance(self, Z: Tensor, Z2: Tensor) -> Tensor:
+        return torch.cdist(Z, Z2, p=1.0) if self.metric == 1 else _euclidean(Z, Z2)
+
+    def evaluate(self, X: Tensor, theta: Vector) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        Z = self._scaled(X, theta)
+        r = self._distance(Z, Z)
+        K = self._covariance(r, theta)
+        return K, (Z, r)
+
+    def cross(self, X: Tensor, Z: Tensor, theta: Vector) -> Tensor:
+        return self._covariance(
+            self._distance(self._scaled(X, theta), self._scaled(Z, theta)), theta
+        )
+
+    def diagonal(self, X: Tensor, theta: Vector) -> Tensor:
+        return torch.full((X.shape[0],), math.exp(theta[-1]), dtype=X.dtype, device=X.device)
+
+    def _covariance(self, r: Tensor, theta: Vector) -> Tensor:
+        s = math.exp(theta[-1])
+        if self.name == "rbf":
+            return r.square().mul_(-0.5).exp_().mul_(s)
+        if self.name in ("matern12", "laplacian"):
+            return torch.exp(-r).mul_(s)
+        if self.name == "matern32":
+            a = r * math.sqrt(3.0)
+            return torch.exp(-a).mul_(a.add_(1.0)).mul_(s)
+        if self.name == "matern52":
+            a = r * math.sqrt(5.0)
+            return torch.exp(-a).mul_((a + 1.0).add_(a.square_().div_(3.0))).mul_(s)
+        alpha = math.exp(theta[-2])
+        return r.square().div_(2.0 * alpha).add_(1.0).pow_(-alpha).mul_(s)
+
+    def _minus_twice_derivative(self, K: Tensor, r: Tensor, theta: Vector) -> Tensor:
+        """-2 dK/d(r^2), elementwise."""
+        if self.name == "rbf":
+            return K
+        if self.name == "matern12":
+            return (K / r).nan_to_num_(nan=0.0, posinf=0.0)
+        if self.name == "matern32":
+            return torch.exp(r * -math.sqrt(3.0)).mul_(3.0 * math.exp(theta[-1]))
+        if self.name == "matern52":
+            a = r * math.sqrt(5.0)
+            return torch.exp(-a).mul_(a.add_(1.0)).mul_(5.0 / 3.0 * math.exp(theta[-1]))
+        alpha = math.exp(theta[-2])
+        return K / r.square().div_(2.0 * alpha).add_(1.0)
+
+    def gradient(
+        self, X: Tensor, theta: Vector, K: Tensor, saved: tuple[Tensor, Tensor], W: Tensor
+    ) -> Vector:
+        Z, r = saved
+        WK = W * K
+        grad = np.empty(self.size)
+        grad[-1] = float(WK.sum())
+        if self.name == "rq":
+            grad[-2] = self._alpha_gradient(WK, r, theta)
+        M = WK if self.metric == 1 else self._minus_twice_derivative(K, r, theta).mul(W)
+        if not self.ard:
+            grad[0] = float(
+                torch.vdot(M.reshape(-1), (r if self.metric == 1 else r * r).reshape(-1))
+            )
+        elif self.metric == 1:
+            grad[: self.n_features] = _weighted_absolute_differences(M, Z).cpu().numpy()
+        else:
+            forms = M.sum(1) @ Z.square() - (Z * (M @ Z)).sum(0)
+            grad[: self.n_features] = forms.mul_(2.0).cpu().numpy()
+        return grad
+
+    @staticmethod
+    def _alpha_gradient(WK: Tensor, r: Tensor, theta: Vector) -> float:
+        alpha = math.exp(theta[-2])
+        base = r.square().div_(2.0 * alpha)
+        inner = base / (base + 1.0) - torch.log1p(base)
+        return alpha * float((WK * inner).sum())
+
+    def to_gpytorch(self, theta: Vector) -> Any:
+        from twostagegp.gpytorch_kernels import named_to_gpytorch
+
+        return named_to_gpytorch(self, theta)
+
+
+def _weighted_absolute_differences(M: Tensor, Z: Tensor) -> Tensor:
+    r"""Return :math:`\sum_{ij} M_{ij} |z_{ik} - z_{jk}|` for every column k, in panels of rows."""
+    n, d = Z.shape
+    columns = Z.T.contiguous()
+    rows = max(1, _PANEL_ENTRIES // n)
+    total = torch.zeros(d, dtype=Z.dtype, device=Z.device)
+    for i in range(0, n, rows):
+        panel = M[i : i + rows]
+        for k in range(d):
+            difference = (columns[k, i : i + rows, None] - columns[k]).abs_()
+            total[k] += torch.vdot(difference.reshape(-1), panel.reshape(-1))
+    return total
+
+
+class WrappedKernel(Kernel):
+    """Any GPyTorch kernel; ``theta`` is the concatenation of its raw parameters.
+
+    A kernel without any outputscale is put into a ``ScaleKernel``. Priors registered on
+    the kernel are not used; its constraints are.
+
+    Parameters
+    ----------
+    module : gpytorch.kernels.Kernel
+        Copied, never changed.
+    n_features : int
+        Number of input columns, checked by a trial evaluation.
+    """
+
+    ard = False
+
+    def __init__(self, module: Any, n_features: int) -> None:
+        from twostagegp.gpytorch_kernels import describe, with_outputscale
+
+        self.name = describe(module)
+        self.n_features = n_features
+        self.module = with_outputscale(copy.deepcopy(module)).double()
+        self._check_columns()
+
+    def _check_columns(self) -> None:
+        probe = torch.zeros(2, self.n_features, dtype=torch.float64)
+        try:
+            with torch.no_grad():
+                shape = tuple(self.module(probe).to_dense().shape)
+        except Exception as error:
+            raise InputError(
+                f"the kernel {self.name} cannot be evaluated on {self.n_features} input columns "
+                f"({error}); check its ard_num_dims and active_dims."
+            ) from error
+        if shape != (2, 2):
+            raise InputError(
+                f"the kernel {self.name} gives a matrix of shape {shape} for two rows instead of "
+                "(2, 2); kernels with a batch shape are not supported."
+            )
+
+    @property
+    def size(self) -> int:
+        return sum(p.numel() for p in self.module.parameters())
+
+    def _read(self) -> Vector:
+        flat = [p.detach().reshape(-1).cpu().numpy() for p in self.module.parameters()]
+        return np.concatenate(flat).astype(np.float64) if flat else np.zeros(0)
+
+    def _write(self, theta: Vector, like: Tensor) -> None:
+        self.module.to(dtype=like.dtype, device=like.device)
+        offset = 0
+        with torch.no_grad():
+            for p in self.module.parameters():
+                part = theta[offset : offset + p.numel()]
+                p.copy_(torch.as_tensor(part, dtype=like.dtype).reshape(p.shape))
+                offset += p.numel()
+
+    def start(self) -> Vector:
+        return self._read()
+
+    def bounds(self) -> list[tuple[float, float]]:
+        start = self.start()
+        return [(float(min(v, 0.0)) - 30.0, float(max(v, 0.0)) + 30.0) for v in start]
+
+    def prior(self) -> tuple[Vector, Vector]:
+        return self.start(), np.zeros(self.size)
+
+    def evaluate(self, X: Tensor, theta: Vector) -> tuple[Tensor, Tensor]:
+        self._write(theta, X)
+        with torch.enable_grad():
+            graph = self.module(X).to_dense()
+        return graph.detach().clone(), graph
+
+    def gradient(self, X: Tensor, theta: Vector, K: Tensor, saved: Tensor, W: Tensor) -> Vector:
+        parameters = list(self.module.parameters())
+        if not parameters:
+            return np.zeros(0)
+        parts = torch.autograd.grad(saved, parameters, grad_outputs=W, allow_unused=True)
+        flat = [
+            np.zeros(p.numel()) if g is None else g.reshape(-1).cpu().numpy()
+            for p, g in zip(parameters, parts, strict=True)
+        ]
+        return np.concatenate(flat).astype(np.float64)
+
+    def cross(self, X: Tensor, Z: Tensor, theta: Vector) -> Tensor:
+        self._write(theta, X)
+        with torch.no_grad():
+            return torch.as_tensor(self.module(X, Z).to_dense())
+
+    def diagonal(self, X: Tensor, theta: Vector) -> Tensor:
+        self._write(theta, X)
+        with torch.no_grad():
+            return torch.as_tensor(self.module(X, diag=True))
+
+    def to_gpytorch(self, theta: Vector) -> Any:
+        self._write(theta, torch.zeros(1, dtype=torch.float64))
+        return copy.deepcopy(self.module)
+
+
+def inverse_lengthscale_shares(kernel: Kernel, parameters: Vector) -> Vector | float:
+    """Inverse lengthscales divided by their sum; 0.0 for a kernel without lengthscales.
+
+    ``parameters`` is (theta, log noise).
+    """
+    scales = kernel.lengthscales(parameters[:-1])
+    return 0.0 if scales is None else (1.0 / scales) / (1.0 / scales).sum()
+
+
+#: Names that a user may pass wherever a kernel is asked for.
+KERNELS = ("rbf", "matern12", "matern32", "matern52", "rq", "laplacian")
+
+
+def make_kernel(kernel: Any, n_features: int, ard: bool = False) -> Kernel:
+    """Build a :class:`Kernel` from a name or a GPyTorch kernel object.
+
+    Examples
+    --------
+    >>> make_kernel("rbf", n_features=3, ard=True).label
+    'rbf-ard'
+    """
+    if isinstance(kernel, str):
+        if kernel not in KERNELS:
+            raise InputError(f"unknown kernel {kernel!r}; the names are {', '.join(KERNELS)}.")
+        return NamedKernel(kernel, n_features, ard)
+    if hasattr(kernel, "forward") and hasattr(kernel, "covar_dist"):
+        return WrappedKernel(kernel, n_features)
+    raise InputError(
+        f"a kernel is a name ({', '.join(KERNELS)}) or a GPyTorch kernel object, "
+        f"not {type(kernel).__name__} {kernel!r}."
+    )

@@ -1,0 +1,100 @@
+r"""Dense linear algebra: one safe Cholesky, and what is built from its factor.
+
+Every factorisation of the package goes through :func:`safe_cholesky`, so that a
+matrix that cannot be factorised fails in one way only, with an error that says why.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from twostagegp.errors import NumericalError
+
+__all__ = ["JITTERS", "block_inverses", "cholesky_solve", "safe_cholesky", "scaled_gram"]
+
+#: Jitter steps, relative to the mean of the diagonal; the first try adds nothing.
+JITTERS = (1e-10, 1e-8, 1e-6)
+
+
+def safe_cholesky(K: Tensor) -> tuple[Tensor, float]:
+    r"""Lower Cholesky factor of a symmetric matrix, with at most three jitter steps.
+
+    Finds :math:`L` with :math:`L L^\top = K + \varepsilon I`, where
+    :math:`\varepsilon = 0` if that works and otherwise the smallest of
+    ``JITTERS`` times the mean of the diagonal.
+
+    Parameters
+    ----------
+    K : Tensor of shape (..., n, n)
+        Not changed.
+
+    Returns
+    -------
+    L : Tensor of shape (..., n, n)
+    jitter : float
+        The largest :math:`\varepsilon` that was added (0.0 in the ordinary case).
+
+    Raises
+    ------
+    NumericalError
+        If K holds NaN or infinity, or is not positive definite with the largest jitter.
+
+    Examples
+    --------
+    >>> import torch
+    >>> L, jitter = safe_cholesky(torch.tensor([[4.0, 2.0], [2.0, 3.0]], dtype=torch.float64))
+    >>> bool(torch.allclose(L @ L.T, torch.tensor([[4.0, 2.0], [2.0, 3.0]]).double())), jitter
+    (True, 0.0)
+    """
+    L, info = torch.linalg.cholesky_ex(K)
+    # A NaN in K passes through LAPACK as "not positive definite" or as a NaN factor.
+    # It then also reaches the last pivot, so that one number tells.
+    if not bool(info.any()) and bool(torch.isfinite(L[..., -1, -1]).all()):
+        return L, 0.0
+    if not bool(torch.isfinite(K).all()):
+        bad = int((~torch.isfinite(K)).sum())
+        raise NumericalError(
+            f"the {K.shape[-1]} x {K.shape[-1]} covariance matrix holds {bad} entries that are "
+            "NaN or infinite; a kernel parameter or an input has left the range of its dtype "
+            f"({K.dtype}). Check the inputs' scale, or use dtype='float64'."
+        )
+    scale = float(K.diagonal(dim1=-2, dim2=-1).mean())
+    for relative in JITTERS:
+        jitter = relative * scale
+        jittered = K.clone()
+        jittered.diagonal(dim1=-2, dim2=-1).add_(jitter)
+        L, info = torch.linalg.cholesky_ex(jittered)
+        if not bool(info.any()):
+            return L, jitter
+    raise NumericalError(
+        f"a {K.shape[-1]} x {K.shape[-1]} covariance matrix ({K.dtype}) is not positive definite, "
+        f"even with a jitter of {jitter:.1e} on a mean diagonal of {scale:.1e}. "
+        "Raise noise_floor, use dtype='float64', or remove nearly repeated rows."
+    )
+
+
+def cholesky_solve(L: Tensor, b: Tensor) -> Tensor:
+    """Solve ``L L^T x = b`` for a vector b of shape (n,) or a matrix of shape (n, m)."""
+    if b.ndim == 1:
+        return torch.cholesky_solve(b[:, None], L)[:, 0]
+    return torch.cholesky_solve(b, L)
+
+
+def scaled_gram(A: Tensor, v: Tensor) -> Tensor:
+    r"""Return :math:`A\,\mathrm{diag}(v)\,A` for a symmetric A; v may have any sign.
+
+    Examples
+    --------
+    >>> import torch
+    >>> A = torch.tensor([[2.0, 1.0], [1.0, 3.0]], dtype=torch.float64)
+    >>> v = torch.tensor([1.0, -1.0], dtype=torch.float64)
+    >>> bool(torch.allclose(scaled_gram(A, v), A @ torch.diag(v) @ A))
+    True
+    """
+    return (A * v) @ A
+
+
+def block_inverses(A: Tensor, blocks: list[Tensor]) -> list[Tensor]:
+    r"""Inverses :math:`S_G = (A_{GG})^{-1}` of the diagonal blocks of a symmetric A."""
+    return [torch.cholesky_inverse(safe_cholesky(A[G][:, G])[0]) for G in blocks]

@@ -1,0 +1,247 @@
+r"""Training objectives: the value and its derivative with respect to the matrix.
+
+With :math:`K = K_\theta + \mathrm{diag}(s / c)` (noise variances :math:`s_j`, row weights
+:math:`c_j`, see ``rows.py``), :math:`A = K^{-1}`, :math:`\alpha = A t` and
+:math:`\kappa = \mathrm{diag} A`, every objective L returns
+
+* its value,
+* :math:`W = \partial L / \partial K` (symmetric), and
+* :math:`g_j = \partial L / \partial s_j` where :math:`s_j` enters other than through K,
+
+so that kernel parameters get :math:`\langle W, \partial K / \partial \theta \rangle` and the
+noise gets :math:`\sum_j (W_{jj} / c_j + g_j)\, \partial s_j`. All cost one Cholesky, one inverse
+and at most one symmetric product. Two rules do most of the work: for a function of
+:math:`\alpha` and :math:`\kappa`,
+
+.. math::
+
+    W = -\mathrm{sym}\big( (A\, \partial_\alpha L)\, \alpha^\top \big)
+        - A\, \mathrm{diag}(\partial_\kappa L)\, A .
+
+**One copy left out.** Leaving one of the c copies of a row out gives, for the copy with
+deviation :math:`\delta_i` from the row's mean, the residual and variance
+
+.. math::
+
+    e_i = \frac{\alpha_j / c_j + \delta_i / s_j}{\kappa'_j}, \qquad
+    v_j = \frac1{\kappa'_j}, \qquad
+    \kappa'_j = \frac{\kappa_j}{c_j^2} + \frac{c_j - 1}{c_j s_j},
+
+which for c = 1 is the textbook :math:`e = \alpha/\kappa` (Rasmussen & Williams 2006, 5.4.2).
+A row of weight below one is left out whole. **Groups.** With :math:`S_G = (A_{GG})^{-1}`
+the held-out residual of a group is :math:`e_G = S_G \alpha_G` with covariance :math:`S_G`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from twostagegp.linalg import block_inverses, scaled_gram
+from twostagegp.rows import Rows
+
+__all__ = ["Factored", "Heldout", "heldout", "heldout_variance", "loo_density", "nll"]
+
+_LOG_2PI = math.log(2.0 * math.pi)
+
+
+@dataclass(frozen=True)
+class Factored:
+    """What a factorisation of K gives the objectives."""
+
+    L: Tensor
+    A: Tensor
+    alpha: Tensor
+
+    @property
+    def kappa(self) -> Tensor:
+        return self.A.diagonal()
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Value, dL/dK and the direct part of dL/ds."""
+
+    value: float
+    W: Tensor
+    g: Tensor
+
+
+@dataclass(frozen=True)
+class Heldout:
+    """Held-out predictions of every merged row.
+
+    The copy with deviation delta from its row's mean has the residual
+    ``residual + slope * delta`` and the variance ``variance``.
+    """
+
+    residual: Tensor
+    slope: Tensor
+    variance: Tensor
+
+    def sum_of_squares(self, rows: Rows) -> Tensor:
+        """Weighted sum over the copies of each row of the squared held-out residual."""
+        return rows.c * self.residual.square() + self.slope.square() * rows.q
+
+
+def nll(f: Factored, rows: Rows, s: Tensor) -> Objective:
+    r"""Negative log likelihood of all rows,
+
+    .. math::
+
+        L = \tfrac12 t^\top \alpha + \tfrac12 \log\det K
+            + \tfrac12 \sum_j \Big[ \frac{q_j}{s_j} + (c_j - 1) \log s_j + \log c_j \Big]
+            + \tfrac12 \textstyle\sum_j c_j \log 2\pi, \qquad
+        W = \tfrac12 (A - \alpha \alpha^\top).
+    """
+    within = rows.q / s + (rows.c - 1.0) * s.log() + rows.c.log() + rows.c * _LOG_2PI
+    value = 0.5 * rows.t @ f.alpha + f.L.diagonal().log().sum() + 0.5 * within.sum()
+    W = torch.outer(f.alpha, f.alpha).neg_().add_(f.A).mul_(0.5)
+    return Objective(float(value), W, 0.5 * ((rows.c - 1.0) / s - rows.q / s.square()))
+
+
+def _one_copy_precision(kappa: Tensor, c: Tensor, s: Tensor) -> Tensor:
+    """Precision of the prediction of one copy from its twins and all other rows."""
+    return torch.where(c > 1.0, kappa / c.square() + (c - 1.0) / (c * s), kappa)
+
+
+def loo_density(f: Factored, rows: Rows, s: Tensor) -> Objective:
+    r"""Negative log density of every row predicted from the others (of groups, where given).
+
+    .. math::
+
+        L = \sum_j \tfrac12 \frac{a_j}{\kappa'_j} - \tfrac12 c_j \log \kappa'_j
+            + \tfrac12 c_j \log 2\pi, \qquad
+        a_j = \frac{\alpha_j^2}{c_j} + \frac{q_j}{s_j^2}
+
+    with :math:`\partial_\alpha L = \alpha_j / (c_j \kappa'_j)` and
+    :math:`\partial_{\kappa'} L = -\tfrac12 a_j / \kappa_j'^2 - \tfrac12 c_j / \kappa'_j`.
+    A row of weight :math:`c \le 1`, left out whole, has :math:`\kappa' = \kappa` and
+    contributes :math:`\tfrac12 (c\, \alpha^2 / \kappa + q \kappa) - \tfrac12 c \log \kappa`.
+    """
+    if rows.groups is not None:
+        return _group_density(f, rows, s)
+    c, q, twins = rows.c, rows.q, rows.c > 1.0
+    kappa1 = _one_copy_precision(f.kappa, c, s)
+    a = torch.where(twins, f.alpha.square() / c + q / s.square(), c * f.alpha.square())
+    lone = torch.where(twins, torch.zeros_like(q), q)
+    value = 0.5 * (a / kappa1 + lone * kappa1 - c * kappa1.log() + c * _LOG_2PI).sum()
+    d_alpha = torch.where(twins, f.alpha / c, c * f.alpha) / kappa1
+    d_kappa1 = -0.5 * a / kappa1.square() + 0.5 * lone - 0.5 * c / kappa1
+    d_kappa = torch.where(twins, d_kappa1 / c.square(), d_kappa1)
+    W = scaled_gram(f.A, -d_kappa)
+    _subtract_symmetric_outer(W, f.A @ d_alpha, f.alpha)
+    direct = -q / (s**3 * kappa1) - d_kappa1 * (c - 1.0) / (c * s.square())
+    return Objective(float(value), W, torch.where(twins, direct, torch.zeros_like(s)))
+
+
+def heldout_variance(f: Factored, rows: Rows, s: Tensor, R: Tensor) -> Objective:
+    r"""Density of given held-out residuals under this GP's held-out *variances* alone.
+
+    .. math::
+
+        L = \tfrac12 \sum_j R_j \kappa'_j - c_j \log \kappa'_j + c_j \log 2\pi,
+
+    where :math:`R_j` is the sum of squares of the held-out residuals of row j's copies, made by
+    another model. The target of ``rows`` plays no part: a GP's variance depends on X and
+    :math:`\theta` only. This is the objective of the second stage.
+    """
+    if rows.groups is not None:
+        return _group_variance(f, rows, s, R)
+    c = rows.c
+    kappa1 = _one_copy_precision(f.kappa, c, s)
+    value = 0.5 * (R * kappa1 - c * kappa1.log() + c * _LOG_2PI).sum()
+    d_kappa1 = 0.5 * R - 0.5 * c / kappa1
+    twins = c > 1.0
+    W = scaled_gram(f.A, -torch.where(twins, d_kappa1 / c.square(), d_kappa1))
+    direct = -d_kappa1 * (c - 1.0) / (c * s.square())
+    return Objective(float(value), W, torch.where(twins, direct, torch.zeros_like(s)))
+
+
+def heldout(f: Factored, rows: Rows, s: Tensor) -> Heldout:
+    r"""Held-out residuals and variances in closed form: one copy out, or one group out.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twostagegp.rows import Rows
+    >>> one = torch.ones(2, dtype=torch.float64)
+    >>> rows = Rows(torch.zeros(2, 1).double(), one, one, 0 * one, 0 * one)
+    >>> K = torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
+    >>> A = torch.linalg.inv(K)
+    >>> f = Factored(torch.linalg.cholesky(K), A, A @ one)
+    >>> heldout(f, rows, one).residual  # 1 - (1 / 2) * 1
+    tensor([0.5000, 0.5000], dtype=torch.float64)
+    """
+    c = rows.c
+    if rows.groups is not None:
+        e, S_diagonal = torch.empty_like(c), torch.empty_like(c)
+        blocks = rows.blocks()
+        for G, S in zip(blocks, block_inverses(f.A, blocks), strict=True):
+            e[G], S_diagonal[G] = S @ f.alpha[G], S.diagonal()
+        return Heldout(e, torch.ones_like(e), S_diagonal + s * (1.0 - 1.0 / c))
+    kappa1 = _one_copy_precision(f.kappa, c, s)
+    twins = c > 1.0
+    residual = torch.where(twins, f.alpha / c, f.alpha) / kappa1
+    slope = torch.where(twins, 1.0 / (s * kappa1), torch.ones_like(s))
+    # The latent variance of a row of weight c < 1 is seen through one unit of noise.
+    variance = 1.0 / kappa1 + torch.where(twins, torch.zeros_like(s), s * (1.0 - 1.0 / c))
+    return Heldout(residual, slope, variance)
+
+
+def _subtract_symmetric_outer(W: Tensor, u: Tensor, v: Tensor) -> None:
+    """In place: W - sym(u v^T)."""
+    W.addr_(u, v, alpha=-0.5).addr_(v, u, alpha=-0.5)
+
+
+def _group_density(f: Factored, rows: Rows, s: Tensor) -> Objective:
+    r"""Joint density of each group predicted from the other groups.
+
+    .. math::
+
+        L = \sum_G \tfrac12 e_G^\top S_G^{-1} e_G + \tfrac12 \log\det S_G + \text{within}, \quad
+        W = -\mathrm{sym}((A e) \alpha^\top)
+            + \tfrac12 \sum_G A_{:G} (e_G e_G^\top + S_G) A_{G:} .
+
+    The copies within merged rows contribute the same terms as in :func:`nll`.
+    """
+    blocks = rows.blocks()
+    e = torch.empty_like(rows.t)
+    W = torch.zeros_like(f.A)
+    value = torch.zeros((), dtype=f.A.dtype, device=f.A.device)
+    for G, S in zip(blocks, block_inverses(f.A, blocks), strict=True):
+        e[G] = S @ f.alpha[G]
+        value += 0.5 * e[G] @ f.alpha[G] + 0.5 * torch.linalg.slogdet(S)[1]
+        columns = f.A[:, G]
+        W.addmm_(columns @ (torch.outer(e[G], e[G]) + S), columns.T, alpha=0.5)
+    _subtract_symmetric_outer(W, f.A @ e, f.alpha)
+    within = rows.q / s + (rows.c - 1.0) * s.log() + rows.c.log() + rows.c * _LOG_2PI
+    direct = 0.5 * ((rows.c - 1.0) / s - rows.q / s.square())
+    return Objective(float(value + 0.5 * within.sum()), W, direct)
+
+
+def _group_variance(f: Factored, rows: Rows, s: Tensor, R: Tensor) -> Objective:
+    r"""Group form of :func:`heldout_variance`, with :math:`v_j = (S_G)_{jj} + s_j (1 - 1/c_j)`:
+
+    .. math::
+
+        L = \tfrac12 \sum_j \frac{R_j}{v_j} + c_j \log v_j, \quad
+        w_j = -\tfrac12 \frac{R_j}{v_j^2} + \tfrac12 \frac{c_j}{v_j}, \quad
+        W = \sum_G A_{:G} S_G\, \mathrm{diag}(w_G)\, S_G A_{G:} .
+    """
+    spread = 1.0 - 1.0 / rows.c
+    direct = torch.empty_like(s)
+    W = torch.zeros_like(f.A)
+    value = torch.zeros((), dtype=f.A.dtype, device=f.A.device)
+    blocks = rows.blocks()
+    for G, S in zip(blocks, block_inverses(f.A, blocks), strict=True):
+        v = S.diagonal() + s[G] * spread[G]
+        value += 0.5 * (R[G] / v + rows.c[G] * (v.log() + _LOG_2PI)).sum()
+        w = -0.5 * R[G] / v.square() + 0.5 * rows.c[G] / v
+        columns = f.A[:, G] @ S
+        W.addmm_(columns * w, columns.T)
+        direct[G] = w * spread[G]
+    return Objective(float(value), W, direct)

@@ -1,0 +1,152 @@
+r"""Training rows with repeats merged exactly.
+
+Rows with the same inputs are one row of weight :math:`c_j` with mean target
+:math:`t_j` and within-row sum of squares :math:`q_j = \sum_i w_i (y_i - t_j)^2`. Nothing is
+lost: a row of weight c with noise variance s has the likelihood of its c copies,
+
+.. math::
+
+    \prod_i N(y_i; f, s) = N(t; f, s/c)\; c^{-1/2} (2 \pi s)^{-(c-1)/2} e^{-q / 2s},
+
+and leaving one copy out while its twins stay has the closed form used in
+``objectives.py``. A ``sample_weight`` is such a count: weight 2 is the row twice, weight 0
+the row not there. Matrices get smaller, and two equal rows can no longer make one singular.
+
+Merged rows are kept in sorted order, so that the order of the table does not matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["Rows", "merge_rows"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Merged training rows, ready for the engines.
+
+    Attributes
+    ----------
+    X : Tensor of shape (m, d)
+        Distinct inputs, standardised.
+    t : Tensor of shape (m,)
+        Mean target of each, standardised.
+    c : Tensor of shape (m,)
+        Weight: how many rows it stands for.
+    q : Tensor of shape (m,)
+        Within-row weighted sum of squares of the target.
+    extra : Tensor of shape (m,)
+        Known noise variance that comes on top of the learned one.
+    groups : Tensor of shape (m,) or None
+        Group number of each row; whole groups are held out together.
+    """
+
+    X: Tensor
+    t: Tensor
+    c: Tensor
+    q: Tensor
+    extra: Tensor
+    groups: Tensor | None = None
+
+    def __len__(self) -> int:
+        return int(self.X.shape[0])
+
+    @property
+    def total(self) -> float:
+        """Total weight: the number of rows before merging."""
+        return float(self.c.sum())
+
+    def with_target(self, t: Tensor, q: Tensor | None = None) -> Rows:
+        """The same rows with another target (for example residuals)."""
+        return replace(self, t=t, q=self.q if q is None else q)
+
+    def subset(self, index: Tensor | NDArray[np.int64]) -> Rows:
+        """Some of the merged rows, with their weights."""
+        index = torch.as_tensor(index, device=self.X.device)
+        groups = None if self.groups is None else self.groups[index]
+        return Rows(
+            self.X[index], self.t[index], self.c[index], self.q[index], self.extra[index], groups
+        )
+
+    def blocks(self) -> list[Tensor]:
+        """Row numbers of each group, in order of group number."""
+        if self.groups is None:
+            return [torch.tensor([i], device=self.X.device) for i in range(len(self))]
+        order = torch.argsort(self.groups, stable=True)
+        _, counts = torch.unique_consecutive(self.groups[order], return_counts=True)
+        return list(torch.split(order, counts.tolist()))
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Result of :func:`merge_rows` in numpy: ``Rows`` fields, and the way back.
+
+    ``inverse[i]`` is the merged row of original row i; ``deviation[i] = y_i - t[inverse[i]]``.
+    """
+
+    X: NDArray[np.float64]
+    t: NDArray[np.float64]
+    c: NDArray[np.float64]
+    q: NDArray[np.float64]
+    extra: NDArray[np.float64]
+    groups: NDArray[np.int64] | None
+    inverse: NDArray[np.int64]
+    deviation: NDArray[np.float64]
+    weight: NDArray[np.float64]
+
+
+def merge_rows(
+    X: NDArray[np.float64],
+    y: NDArray[np.float64],
+    weight: NDArray[np.float64] | None = None,
+    extra: NDArray[np.float64] | None = None,
+    groups: NDArray[np.int64] | None = None,
+) -> Merged:
+    """Merge rows with equal inputs (and equal known noise and group) into weighted rows.
+
+    Parameters
+    ----------
+    X : array of shape (n, d)
+    y : array of shape (n,)
+    weight : array of shape (n,), optional
+        Positive counts; rows of weight zero must have been removed.
+    extra : array of shape (n,), optional
+        Known noise variances.
+    groups : integer array of shape (n,), optional
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> merged = merge_rows(np.array([[1.0], [0.0], [1.0]]), np.array([2.0, 5.0, 4.0]))
+    >>> merged.X.ravel(), merged.t, merged.c, merged.q
+    (array([0., 1.]), array([5., 3.]), array([1., 2.]), array([0., 2.]))
+    """
+    n = X.shape[0]
+    weight = np.ones(n) if weight is None else weight
+    extra_column = np.zeros(n) if extra is None else extra
+    group_column = np.zeros(n) if groups is None else groups.astype(np.float64)
+    # + 0.0 turns -0.0 into 0.0, which compare equal but differ as bytes.
+    key = np.column_stack([X, extra_column, group_column]) + 0.0
+    _, first, inverse = np.unique(key, axis=0, return_index=True, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    c = np.asarray(np.bincount(inverse, weights=weight), dtype=np.float64)
+    t = np.bincount(inverse, weights=weight * y) / c
+    deviation = y - t[inverse]
+    q = np.asarray(np.bincount(inverse, weights=weight * deviation**2), dtype=np.float64)
+    return Merged(
+        X=X[first],
+        t=t,
+        c=c,
+        q=q,
+        extra=extra_column[first],
+        groups=None if groups is None else groups[first],
+        inverse=inverse,
+        deviation=deviation,
+        weight=weight,
+    )

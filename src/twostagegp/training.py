@@ -1,0 +1,264 @@
+r"""Choosing hyperparameters: objective, optimiser, starting values.
+
+A :class:`Problem` is a kernel, rows and an objective; its parameter vector is
+:math:`(\theta, \log \sigma^2)`. It is minimised by L-BFGS-B (default), or by Adam or AdamW
+with cosine warm restarts, the paper's way. The value that is minimised is the mean over
+rows of the objective plus the negative log of a weak prior, divided by the number of rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+from twostagegp import objectives
+from twostagegp.errors import InputError, NumericalError
+from twostagegp.kernels import Kernel, Vector
+from twostagegp.linalg import cholesky_solve, safe_cholesky
+from twostagegp.objectives import Factored, Objective
+from twostagegp.rows import Rows
+
+__all__ = ["Fitted", "Problem", "Training", "factorise", "minimise"]
+
+ObjectiveName = Literal["nll", "loo", "heldout"]
+
+#: Prior of log(noise variance), for a standardised target: wide, with a pull to some noise.
+_NOISE_PRIOR = (math.log(1e-2), 1.0 / 3.0**2)
+
+
+@dataclass(frozen=True)
+class Training:
+    """How hyperparameters are optimised.
+
+    Parameters
+    ----------
+    optimizer : {"lbfgs", "adam", "adamw"}
+    steps : int
+        Iterations on the subsample (or on all rows where there is no subsample).
+    lr : float
+        Learning rate of Adam and AdamW.
+    schedule : {"none", "cosine"}
+        ``"cosine"``: cosine annealing with warm restarts every ``restart_every`` steps.
+    subsample : int or None
+        Rows of the warm start; None uses all rows from the beginning.
+    refine_steps : int
+        Iterations on all rows after the warm start.
+    refine_lr : float
+    restart_every : int
+    weight_decay : float
+        Used by AdamW only.
+
+    Examples
+    --------
+    >>> Training(optimizer="adamw", steps=100, lr=0.1).steps
+    100
+    """
+
+    optimizer: Literal["lbfgs", "adam", "adamw"] = "lbfgs"
+    steps: int = 100
+    lr: float = 0.1
+    schedule: Literal["none", "cosine"] = "none"
+    subsample: int | None = None
+    refine_steps: int = 10
+    refine_lr: float = 0.1
+    restart_every: int = 10
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in ("lbfgs", "adam", "adamw"):
+            raise InputError(
+                f"Training(optimizer={self.optimizer!r}): choose 'lbfgs', 'adam' or 'adamw'."
+            )
+        if self.schedule not in ("none", "cosine"):
+            raise InputError(f"Training(schedule={self.schedule!r}): choose 'none' or 'cosine'.")
+        for name in ("steps", "refine_steps"):
+            if getattr(self, name) < 0:
+                raise InputError(f"Training({name}={getattr(self, name)}) must not be negative.")
+        for name in ("lr", "refine_lr", "restart_every"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"Training({name}={getattr(self, name)}) must be positive.")
+        if self.subsample is not None and self.subsample < 2:
+            raise InputError(f"Training(subsample={self.subsample}) must be at least 2 or None.")
+
+
+@dataclass
+class Fitted:
+    """Result of a minimisation."""
+
+    parameters: Vector
+    value: float
+    evaluations: int
+    gradient_norm: float
+    jitter: float = 0.0
+
+
+def factorise(kernel: Kernel, rows: Rows, parameters: Vector) -> tuple[Factored, Tensor]:
+    """Factorise K at (theta, log noise); returns the factored form and noise variances s."""
+    K, _ = kernel.evaluate(rows.X, parameters[:-1])
+    s = math.exp(parameters[-1]) + rows.extra
+    K.diagonal().add_(s / rows.c)
+    L, _ = safe_cholesky(K)
+    return Factored(L, torch.cholesky_inverse(L), cholesky_solve(L, rows.t)), s
+
+
+@dataclass
+class Problem:
+    """One training problem: kernel, rows, objective.
+
+    Parameters
+    ----------
+    objective : {"nll", "loo", "heldout"}
+        ``"heldout"`` is the variance objective and needs ``R``, the sums of squares of the
+        held-out residuals of each row.
+    noise_floor : float
+        Lower bound of the noise variance, relative to the variance of the target.
+    use_prior : bool
+        Add the weak prior.
+    """
+
+    kernel: Kernel
+    rows: Rows
+    objective: ObjectiveName = "nll"
+    R: Tensor | None = None
+    noise_floor: float = 1e-8
+    use_prior: bool = True
+    evaluations: int = field(default=0, init=False)
+    jitter: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        mean, precision = self.kernel.prior()
+        self._prior_mean = np.append(mean, _NOISE_PRIOR[0])
+        self._prior_precision = np.append(precision, _NOISE_PRIOR[1])
+        self._total = self.rows.total
+
+    def start(self) -> Vector:
+        return np.append(self.kernel.start(), math.log(max(0.05, 2.0 * self.noise_floor)))
+
+    def bounds(self) -> list[tuple[float, float]]:
+        floor = math.log(self.noise_floor)
+        return [*self.kernel.bounds(), (floor, max(math.log(1e2), floor + 1.0))]
+
+    def _objective(self, f: Factored, s: Tensor) -> Objective:
+        if self.objective == "nll":
+            return objectives.nll(f, self.rows, s)
+        if self.objective == "loo":
+            return objectives.loo_density(f, self.rows, s)
+        assert self.R is not None
+        return objectives.heldout_variance(f, self.rows, s, self.R)
+
+    def __call__(self, parameters: Vector) -> tuple[float, Vector]:
+        """Mean objective plus prior, and the gradient."""
+        self.evaluations += 1
+        rows, theta, noise = self.rows, parameters[:-1], math.exp(parameters[-1])
+        K, saved = self.kernel.evaluate(rows.X, theta)
+        s = noise + rows.extra
+        C = K.clone()
+        C.diagonal().add_(s / rows.c)
+        L, jitter = safe_cholesky(C)
+        self.jitter = max(self.jitter, jitter)
+        f = Factored(L, torch.cholesky_inverse(L), cholesky_solve(L, rows.t))
+        result = self._objective(f, s)
+        gradient = np.empty(len(parameters))
+        gradient[:-1] = self.kernel.gradient(rows.X, theta, K, saved, result.W)
+        gradient[-1] = noise * float((result.W.diagonal() / rows.c + result.g).sum())
+        value, scale = result.value, 1.0 / self._total
+        if self.use_prior:
+            penalty, slope = self._prior(parameters)
+            value, gradient = value + penalty, gradient + slope
+        return value * scale, gradient * scale
+
+    def _prior(self, parameters: Vector) -> tuple[float, Vector]:
+        offset = parameters - self._prior_mean
+        slope = self._prior_precision * offset
+        return 0.5 * float(slope @ offset), slope
+
+
+def minimise(
+    problem: Problem,
+    start: Vector | None = None,
+    *,
+    optimizer: str = "lbfgs",
+    steps: int = 100,
+    lr: float = 0.1,
+    schedule: str = "none",
+    restart_every: int = 10,
+    weight_decay: float = 0.01,
+    tolerance: float = 1e-5,
+) -> Fitted:
+    """Minimise a problem from ``start`` (its own starting values by default).
+
+    A step onto a matrix that cannot be factorised counts as infinitely bad, so that the
+    line search turns back; only a start that fails raises.
+    """
+    before = problem.evaluations
+    bounds = problem.bounds()
+    x0 = problem.start() if start is None else start
+    x0 = np.clip(x0, [b[0] for b in bounds], [b[1] for b in bounds])
+    if optimizer == "lbfgs":
+        x, value, norm = _lbfgs(problem, x0, bounds, steps, tolerance)
+    else:
+        decay = weight_decay if optimizer == "adamw" else 0.0
+        rate = _cosine(lr, restart_every) if schedule == "cosine" else (lambda step: lr)
+        x, value, norm = _adam(problem, x0, bounds, steps, rate, decay)
+    return Fitted(x, value, problem.evaluations - before, norm, problem.jitter)
+
+
+def _lbfgs(
+    problem: Problem, x0: Vector, bounds: list[tuple[float, float]], steps: int, tolerance: float
+) -> tuple[Vector, float, float]:
+    if steps == 0:
+        value, gradient = problem(x0)
+        return x0, value, float(np.abs(gradient).max())
+    worst = [math.inf]
+
+    def safe(x: Vector) -> tuple[float, Vector]:
+        try:
+            value, gradient = problem(x)
+        except NumericalError:
+            if math.isinf(worst[0]):
+                raise
+            return worst[0] + 1e3, np.zeros_like(x)
+        worst[0] = value if math.isinf(worst[0]) else max(worst[0], value)
+        return value, gradient
+
+    options = {
+        "maxiter": steps,
+        "maxfun": 2 * steps + 5,
+        "ftol": 0.1 * tolerance,
+        "gtol": tolerance,
+    }
+    result = minimize(safe, x0, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    return result.x, float(result.fun), float(np.abs(result.jac).max())
+
+
+def _cosine(lr: float, period: int) -> Callable[[int], float]:
+    """Cosine annealing with warm restarts: lr (1 + cos(pi i / period)) / 2, i = step mod period."""
+    return lambda step: 0.5 * lr * (1.0 + math.cos(math.pi * (step % period) / period))
+
+
+def _adam(
+    problem: Problem,
+    x0: Vector,
+    bounds: list[tuple[float, float]],
+    steps: int,
+    rate: Callable[[int], float],
+    decay: float,
+) -> tuple[Vector, float, float]:
+    lower, upper = np.array(bounds).T
+    x, m, v = x0.copy(), np.zeros_like(x0), np.zeros_like(x0)
+    value, gradient = problem(x)
+    for step in range(steps):
+        m = 0.9 * m + 0.1 * gradient
+        v = 0.999 * v + 0.001 * gradient**2
+        corrected = (m / (1 - 0.9 ** (step + 1))) / (np.sqrt(v / (1 - 0.999 ** (step + 1))) + 1e-8)
+        eta = rate(step)
+        x = np.clip(x - eta * corrected - eta * decay * x, lower, upper)
+        value, gradient = problem(x)
+    return x, value, float(np.abs(gradient).max())
