@@ -1,0 +1,262 @@
+"""What every regressor of this package shares: checks, units, shapes, prediction.
+
+A front door says how one target column is fitted (``_fit_target``) and described
+(``_describe``); everything between the user's table and that, and back, is here.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from twostagegp.distribution import Gaussian
+from twostagegp.engines.exact import check_memory
+from twostagegp.errors import InputError, TwoStageGPWarning
+from twostagegp.fit_report import FitReport
+from twostagegp.inputs import (
+    Prepared,
+    check_finite,
+    check_groups,
+    check_nonnegative,
+    prepare,
+    resolve_device,
+)
+
+__all__ = ["GPEstimator", "TargetFit"]
+
+Array = NDArray[np.float64]
+
+#: Lowest noise floor at which float32 factorisations are reliable on a standardised target.
+_FLOAT32_FLOOR = 1e-4
+
+
+class TargetFit(Protocol):
+    """A fitted model of one target, in standardised units."""
+
+    noise: float
+    factor: float
+
+    def predict_mean(self, X: Tensor) -> Tensor:
+        """Mean, shape (n,)."""
+
+    def latent_variance(self, X: Tensor) -> Tensor:
+        """Variance of the function before calibration, shape (n,)."""
+
+    def latent_covariance(self, X: Tensor) -> Tensor:
+        """Covariance of the function before calibration, shape (n, n)."""
+
+    def relevance(self, n_features: int) -> Array:
+        """Unnormalised weight of each column in use."""
+
+
+class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
+    """Base of the regressors; not for direct use."""
+
+    noise_floor: float
+    device: str
+    dtype: str
+    n_jobs: int | None
+    random_state: Any
+    verbose: int
+
+    @abstractmethod
+    def _check_parameters(self) -> None:
+        """Raise an InputError for a constructor parameter that cannot be used."""
+
+    @abstractmethod
+    def _fit_target(self, data: Prepared, seed: int) -> Any:
+        """Fit one standardised target; returns a TargetFit."""
+
+    @abstractmethod
+    def _describe(self, data: Prepared, fit: Any) -> FitReport:
+        """The record of one target's fit."""
+
+    @abstractmethod
+    def _publish(self, one_or_all: Any) -> None:
+        """Set the public attributes particular to the front door."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        groups: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        noise_var: ArrayLike | None = None,
+    ) -> Any:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        y : array-like of shape (n,) or (n, p)
+        groups : array-like of shape (n,), optional
+            Rows with the same label are held out together wherever something is held out.
+        sample_weight : array-like of shape (n,), optional
+            Counts: weight 2 is the row twice, weight 0 the row not there.
+        noise_var : array-like of shape (n,) or scalar, optional
+            Known noise variance of each training row, in the units of y squared, on top of the
+            noise that is learned.
+
+        Returns
+        -------
+        self
+        """
+        begin = time.perf_counter()
+        self._check_parameters()
+        self._check_shared_parameters()
+        X, y = validate_data(
+            self, X, y, dtype=np.float64, multi_output=True, y_numeric=True,
+            ensure_all_finite=False, ensure_min_samples=2,
+        )  # fmt: skip
+        names = self._column_names()
+        check_finite(X, "X", names)
+        y = np.asarray(y, dtype=np.float64)
+        check_finite(y, "y")
+        self._target_ndim = y.ndim
+        targets = y.reshape(len(y), -1)
+        n = len(X)
+        device = resolve_device(self.device, n)
+        shared: dict[str, Any] = {
+            "weight": check_nonnegative(sample_weight, n, "sample_weight"),
+            "noise_var": check_nonnegative(noise_var, n, "noise_var"),
+            "groups": check_groups(groups, n),
+            "device": device,
+            "dtype": torch.float64 if self.dtype == "float64" else torch.float32,
+        }
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self._data, self._fits = [], []
+        with self._threads():
+            for column in targets.T:
+                data = prepare(X, column, names, **shared)
+                check_memory(len(data.rows), device)
+                self._data.append(data)
+                self._fits.append(self._fit_target(data, seed))
+        self._finish(time.perf_counter() - begin)
+        return self
+
+    def _check_shared_parameters(self) -> None:
+        self._check_choice("dtype", ("float64", "float32"))
+        if not self.noise_floor > 0.0:
+            raise InputError(f"noise_floor={self.noise_floor!r} must be positive, such as 1e-8.")
+
+    @property
+    def _floor(self) -> float:
+        """Noise floor on the standardised target, raised where the dtype demands it."""
+        return max(self.noise_floor, _FLOAT32_FLOOR if self.dtype == "float32" else 0.0)
+
+    def _check_choice(self, name: str, choices: tuple[Any, ...]) -> None:
+        value = getattr(self, name)
+        if not any(value is c or (isinstance(value, str) and value == c) for c in choices):
+            listed = ", ".join(repr(c) for c in choices)
+            raise InputError(f"{name}={value!r} is not one of {listed}.")
+
+    def _column_names(self) -> list[str]:
+        names = getattr(self, "feature_names_in_", None)
+        return [f"x{k}" for k in range(self.n_features_in_)] if names is None else list(names)
+
+    @contextmanager
+    def _threads(self) -> Iterator[None]:
+        """Run with ``n_jobs`` torch threads, and put the old number back."""
+        if self.n_jobs is None:
+            yield
+            return
+        before = torch.get_num_threads()
+        torch.set_num_threads(torch.get_num_threads() if self.n_jobs < 0 else max(1, self.n_jobs))
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    def _finish(self, total: float) -> None:
+        """Publish the parts, the report and at most one warning."""
+        reports = [self._describe(d, f) for d, f in zip(self._data, self._fits, strict=True)]
+        for report in reports:
+            report.seconds["total"] = total
+
+        def one_or_all(parts: list[Any]) -> Any:
+            return parts[0] if self._is_1d else parts
+
+        self.fit_report_ = one_or_all(reports)
+        self.search_ = one_or_all([r.candidates + r.variance_candidates for r in reports])
+        pairs = zip(self._data, self._fits, strict=True)
+        self.relevance_ = one_or_all([self._relevance(data, fit) for data, fit in pairs])
+        self._publish(one_or_all)
+        notes = sorted({note for report in reports for note in report.warnings})
+        if notes:
+            warnings.warn(" ".join(notes), TwoStageGPWarning, stacklevel=3)
+        if self.verbose:
+            for report in reports:
+                _say(str(report))
+
+    def _relevance(self, data: Prepared, fit: Any) -> dict[str, float]:
+        share = np.zeros(self.n_features_in_)
+        share[data.scaling.columns] = fit.relevance(len(data.scaling.columns))
+        total = share.sum()
+        share = share / total if total > 0 else share
+        return dict(zip(self._column_names(), share.tolist(), strict=True))
+
+    @property
+    def _is_1d(self) -> bool:
+        return self._target_ndim == 1
+
+    def _inputs(self, X: Any) -> Array:
+        check_is_fitted(self, "fit_report_")
+        X = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
+        check_finite(X, "X", self._column_names())
+        return X
+
+    def _tensor(self, X: Array, data: Prepared) -> Tensor:
+        return torch.as_tensor(data.scaling.inputs(X)).to(data.rows.X)
+
+    def _moments(self, X: Any, variance: bool) -> tuple[Array, Array | None, Array | None]:
+        X = self._inputs(X)
+        means, latents, observeds = [], [], []
+        with self._threads():
+            for data, fit in zip(self._data, self._fits, strict=True):
+                Z, y_scale = self._tensor(X, data), data.scaling.y_scale
+                means.append(data.scaling.y_mean + y_scale * _numpy(fit.predict_mean(Z)))
+                if variance:
+                    latent = _numpy(fit.latent_variance(Z))
+                    unit = fit.factor * y_scale**2
+                    latents.append(unit * latent)
+                    observeds.append(unit * (latent + fit.noise))
+        if not variance:
+            return np.column_stack(means), None, None
+        return np.column_stack(means), np.column_stack(latents), np.column_stack(observeds)
+
+    def _covariances(self, X: Any) -> Array:
+        X = self._inputs(X)
+        covariances = []
+        with self._threads():
+            for data, fit in zip(self._data, self._fits, strict=True):
+                C = fit.latent_covariance(self._tensor(X, data))
+                C.diagonal().add_(fit.noise)
+                covariances.append(_numpy(C) * fit.factor * data.scaling.y_scale**2)
+        return np.stack(covariances)
+
+
+def _numpy(values: Tensor) -> Array:
+    return values.double().cpu().numpy()
+
+
+def _say(text: str) -> None:
+    from rich.console import Console
+
+    Console(stderr=True).print(text, markup=False, highlight=False)

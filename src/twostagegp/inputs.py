@@ -1,0 +1,236 @@
+"""From a user's table to standardised, merged rows, and back to the user's units.
+
+Checks come first and name the value, the row and the column. Constant columns are dropped and
+reported. Inputs and target are standardised with the weighted mean and standard deviation of
+the training rows, after repeats have been merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import column_or_1d
+
+from twostagegp.errors import InputError
+from twostagegp.rows import Merged, Rows, merge_rows
+
+__all__ = [
+    "Prepared",
+    "Scaling",
+    "check_finite",
+    "check_groups",
+    "check_nonnegative",
+    "prepare",
+    "resolve_device",
+]
+
+Array = NDArray[np.float64]
+
+#: A column whose spread is below this fraction of its size is rounding noise.
+_CONSTANT = 1e-13
+#: Rows below which a GPU is not worth the transfer; see docs/defaults.md.
+_GPU_ROWS = 1500
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Affine maps between the user's units and standardised ones."""
+
+    columns: NDArray[np.int64]
+    x_mean: Array
+    x_scale: Array
+    y_mean: float
+    y_scale: float
+
+    def inputs(self, X: Array) -> Array:
+        """Keep the columns in use and standardise them, shape (n, d)."""
+        return (X[:, self.columns] - self.x_mean) / self.x_scale
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One target's training rows, ready for the stages."""
+
+    rows: Rows
+    merged: Merged
+    scaling: Scaling
+    constant_columns: list[str]
+    constant_target: bool
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the table, repeats included."""
+        return len(self.merged.inverse)
+
+    @property
+    def n_repeated(self) -> int:
+        """Rows that repeat the inputs of another row."""
+        return self.n_rows - len(self.merged.c)
+
+
+def check_finite(values: Array, name: str, columns: Sequence[str] | None = None) -> None:
+    """Raise an :class:`InputError` that says where the first NaN or infinity is.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> check_finite(np.array([[1.0, 2.0]]), "X")
+    >>> check_finite(np.array([[1.0, np.nan]]), "X", ["height", "width"])
+    Traceback (most recent call last):
+    ...
+    twostagegp.errors.InputError: X contains NaN: 1 of 2 values, the first in row 0, column 'width'.
+    Remove such rows, or impute them first, for example with sklearn.impute.SimpleImputer.
+    """
+    bad = ~np.isfinite(values)
+    if not bad.any():
+        return
+    where = tuple(int(i) for i in np.argwhere(bad)[0])
+    value = values[where]
+    kind = "NaN" if np.isnan(value) else "infinity (inf)"
+    place = f"row {where[0]}"
+    if len(where) > 1:
+        place += f", column {columns[where[1]]!r}" if columns else f", column {where[1]}"
+    raise InputError(
+        f"{name} contains {kind}: {int(bad.sum())} of {values.size} values, the first in {place}. "
+        "Remove such rows, or impute them first, for example with sklearn.impute.SimpleImputer."
+    )
+
+
+def check_nonnegative(values: ArrayLike | None, n: int, name: str) -> Array | None:
+    """Check a per-row vector such as ``sample_weight`` or ``noise_var``; a scalar is repeated."""
+    if values is None:
+        return None
+    array = np.asarray(values, dtype=np.float64)
+    array = np.full(n, float(array)) if array.ndim == 0 else array
+    if array.ndim != 1 or len(array) != n:
+        raise InputError(f"{name} has shape {array.shape}, expected ({n},): one number a row.")
+    check_finite(array, name)
+    if (array < 0.0).any():
+        first = int(np.argmax(array < 0.0))
+        raise InputError(f"{name} must not be negative; row {first} has {array[first]!r}.")
+    return array
+
+
+def check_groups(groups: ArrayLike | None, n: int) -> NDArray[np.int64] | None:
+    """Turn group labels of any type into group numbers."""
+    if groups is None:
+        return None
+    labels = column_or_1d(np.asarray(groups))
+    if len(labels) != n:
+        raise InputError(f"groups has {len(labels)} entries for {n} rows; give one a row.")
+    _, numbers = np.unique(labels, return_inverse=True)
+    if numbers.max(initial=0) < 1:
+        raise InputError("groups has a single label; at least two are needed to hold one out.")
+    return numbers.reshape(-1)
+
+
+def resolve_device(device: str, n: int) -> torch.device:
+    """The device that ``device`` names; ``"auto"`` takes a GPU for tables that gain by it."""
+    if device == "auto":
+        gpu = torch.cuda.is_available() and n >= _GPU_ROWS
+        return torch.device("cuda" if gpu else "cpu")
+    try:
+        resolved = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"device={device!r}: use 'auto', 'cpu' or 'cuda'.") from error
+    if resolved.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device={device!r}, but torch sees no CUDA device; use device='cpu'.")
+    return resolved
+
+
+def _weighted_moments(values: Array, weight: Array) -> tuple[Array, Array]:
+    share = weight / weight.sum()
+    mean = share @ values
+    return mean, np.sqrt(share @ (values - mean) ** 2)
+
+
+def _standardise_columns(
+    X: Array, weight: Array, names: Sequence[str]
+) -> tuple[NDArray[np.int64], Array, Array, list[str]]:
+    size = np.abs(X).max(0)
+    if (size > 1e150).any():
+        worst = int(np.argmax(size))
+        raise InputError(
+            f"column {names[worst]!r} reaches {size[worst]:.1e}; its square would overflow. "
+            "Rescale it, or take its logarithm."
+        )
+    mean, scale = _weighted_moments(X, weight)
+    usable = scale > np.maximum(_CONSTANT * size, 1e-150)
+    columns = np.flatnonzero(usable)
+    constant = [names[int(k)] for k in np.flatnonzero(~usable)]
+    return columns, mean[columns], scale[columns], constant
+
+
+def prepare(
+    X: Array,
+    y: Array,
+    names: Sequence[str],
+    *,
+    weight: Array | None = None,
+    noise_var: Array | None = None,
+    groups: NDArray[np.int64] | None = None,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Prepared:
+    """Merge, drop constant columns and standardise; everything is finite already.
+
+    Parameters
+    ----------
+    X : array of shape (n, d)
+    y : array of shape (n,)
+    names : sequence of str
+        Column names for messages.
+    """
+    if weight is not None:
+        used = weight > 0.0
+        if used.sum() < 2:
+            raise InputError(
+                f"sample_weight leaves {int(used.sum())} row(s) with positive weight; at least 2 "
+                "are needed."
+            )
+        X, y, weight = X[used], y[used], weight[used]
+        noise_var = None if noise_var is None else noise_var[used]
+        groups = None if groups is None else groups[used]
+    size = float(np.abs(y).max())
+    if size > 1e150:
+        raise InputError(f"y reaches {size:.1e}; its square would overflow. Rescale it.")
+    raw = merge_rows(X, y, weight, noise_var, groups)
+    columns, x_mean, x_scale, constant = _standardise_columns(raw.X, raw.c, names)
+    y_mean = float(raw.c @ raw.t / raw.c.sum())
+    spread = float(np.sqrt((raw.c @ (raw.t - y_mean) ** 2 + raw.q.sum()) / raw.c.sum()))
+    constant_target = spread <= max(_CONSTANT * size, 1e-150)
+    # A constant target has no scale of its own: the size of the constant takes its place.
+    y_scale = (size or 1.0) if constant_target else spread
+    scaling = Scaling(columns, x_mean, x_scale, y_mean, y_scale)
+    merged = Merged(
+        X=scaling.inputs(raw.X),
+        t=(raw.t - y_mean) / y_scale,
+        c=raw.c,
+        q=raw.q / y_scale**2,
+        extra=raw.extra / y_scale**2,
+        groups=raw.groups,
+        inverse=raw.inverse,
+        deviation=raw.deviation / y_scale,
+        weight=raw.weight,
+    )
+    return Prepared(_to_rows(merged, device, dtype), merged, scaling, constant, constant_target)
+
+
+def _to_rows(merged: Merged, device: torch.device, dtype: torch.dtype) -> Rows:
+    def tensor(values: NDArray[Any]) -> torch.Tensor:
+        return torch.as_tensor(values, dtype=dtype, device=device)
+
+    groups = None if merged.groups is None else torch.as_tensor(merged.groups, device=device)
+    return Rows(
+        tensor(merged.X),
+        tensor(merged.t),
+        tensor(merged.c),
+        tensor(merged.q),
+        tensor(merged.extra),
+        groups,
+    )

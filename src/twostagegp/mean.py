@@ -1,0 +1,211 @@
+r"""Part 1, the mean: models that predict, each with a held-out residual for every row.
+
+A mean model has a label, ``predict(X)`` and ``heldout_residuals``, one a training row (repeats
+included). There are three kinds: the constant, kernel ridge (this module), and any
+scikit-learn regressor (``crossfit.py``). Kernel ridge with penalty :math:`\lambda` is the
+posterior mean of a GP with noise variance :math:`\lambda`,
+
+.. math::
+
+    \hat m(x) = k_x^\top (K + \lambda I)^{-1} y ,
+
+so its leave-one-out residuals are in closed form. They are honest about the row, not about
+hyperparameters that were chosen with the row in sight; where that matters (a few hundred
+rows) and a refit is cheap, :func:`refit_residuals` chooses them again without each fold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from twostagegp.candidates import Candidate
+from twostagegp.engines.base import Engine
+from twostagegp.errors import InputError, TwoStageGPError
+from twostagegp.kernels import Kernel, NamedKernel, Vector
+from twostagegp.rows import Merged, Rows
+from twostagegp.stack import simplex_weights
+from twostagegp.training import minimise
+
+__all__ = [
+    "ConstantMean",
+    "MeanModel",
+    "RidgeMean",
+    "choose_penalty",
+    "rank_by_unseen_error",
+    "refit_residuals",
+]
+
+Array = NDArray[np.float64]
+
+
+class MeanModel(Protocol):
+    """What the stack and the front doors need of a mean model."""
+
+    label: str
+    heldout_residuals: Array
+
+    def predict(self, X: Tensor) -> Tensor:
+        """Prediction at standardised inputs, shape (n,)."""
+
+
+class ConstantMean:
+    r"""The weighted mean of the target.
+
+    Held out, the mean of the other rows: with total weight N and :math:`\bar y = 0` after
+    standardisation, :math:`e_i = y_i\, N / (N - 1)`; for a group of weight :math:`N_G`,
+    :math:`e_i = y_i + \sum_{j \in G} c_j y_j / (N - N_G)`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from twostagegp.rows import merge_rows
+    >>> X, y = np.arange(4.0)[:, None], np.array([-3.0, -1.0, 1.0, 3.0])
+    >>> ConstantMean(merge_rows(X, y)).heldout_residuals
+    array([-4.        , -1.33333333,  1.33333333,  4.        ])
+    """
+
+    label = "constant"
+
+    def __init__(self, merged: Merged) -> None:
+        y = merged.t[merged.inverse] + merged.deviation
+        weight = merged.weight
+        total = weight.sum()
+        self.value = float(weight @ y / total)
+        if merged.groups is None:
+            part, part_weight = weight * y, weight
+        else:
+            _, members = np.unique(merged.groups[merged.inverse], return_inverse=True)
+            members = members.reshape(-1)
+            part = np.asarray(np.bincount(members, weights=weight * y)[members])
+            part_weight = np.asarray(np.bincount(members, weights=weight)[members])
+        rest = np.maximum(total - part_weight, np.finfo(float).tiny)
+        others = np.where(total > part_weight, (weight @ y - part) / rest, 0.0)
+        self.heldout_residuals = y - others
+
+    def predict(self, X: Tensor) -> Tensor:
+        """The same number for every row."""
+        return torch.full((X.shape[0],), self.value, dtype=X.dtype, device=X.device)
+
+
+class RidgeMean:
+    """Kernel ridge at fixed hyperparameters.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    parameters : array
+        (theta, log penalty).
+    engine : Engine
+        Holds the rows.
+    merged : Merged
+        The way from merged rows back to the table.
+    label : str
+    heldout_residuals : array of shape (n,), optional
+        Residuals from elsewhere (refits); by default closed-form leave-one-out.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        parameters: Vector,
+        engine: Engine,
+        merged: Merged,
+        label: str,
+        heldout_residuals: Array | None = None,
+    ) -> None:
+        self.label = label
+        self.kernel = kernel
+        self.parameters = parameters
+        posterior = engine.condition(kernel, parameters)
+        if heldout_residuals is None:
+            held = posterior.heldout()
+            residual, slope = held.residual.cpu().numpy(), held.slope.cpu().numpy()
+            heldout_residuals = residual[merged.inverse] + slope[merged.inverse] * merged.deviation
+        self.heldout_residuals = heldout_residuals
+        # Only the mean is ever asked of this posterior.
+        posterior.drop_factor()
+        self.posterior = posterior
+
+    def predict(self, X: Tensor) -> Tensor:
+        """Posterior mean."""
+        return self.posterior.mean(X)
+
+
+def _predict_unseen(engine: Engine, unseen: Rows, candidate: Candidate) -> Array:
+    assert candidate.parameters is not None
+    mean = engine.condition(candidate.kernel, candidate.parameters).mean(unseen.X)
+    return (unseen.t - mean).cpu().numpy()
+
+
+def rank_by_unseen_error(
+    engine: Engine, unseen: Engine | None, candidates: Sequence[Candidate]
+) -> Array:
+    """Rank candidates by their errors on rows that they were not trained on.
+
+    First those to which a stack over these errors gives weight, then those that err least.
+    """
+    assert unseen is not None
+    E = np.column_stack([_predict_unseen(engine, unseen.rows, c) for c in candidates])
+    weight = unseen.rows.c.cpu().numpy()
+    error = weight @ E**2 / weight.sum()
+    wanted = simplex_weights(E, weight)
+    return np.where(wanted > 0.01, -wanted, error)
+
+
+def refit_residuals(
+    engine: Engine, candidate: Candidate, folds: NDArray[np.int64], steps: int
+) -> Array:
+    """Residual of every merged row from hyperparameters chosen without the row's fold.
+
+    Each refit starts from the parameters of the whole. Repeats are held out together, so
+    the result is an upper bound where rows repeat.
+    """
+    assert candidate.parameters is not None
+    residuals = np.empty(len(folds))
+    for fold in np.unique(folds):
+        inside, out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+        part, unseen = engine.subset(inside), engine.rows.subset(out)
+        problem = part.problem(candidate.kernel, candidate.objective)
+        start = candidate.parameters
+        try:
+            parameters = minimise(problem, start, steps=steps, tolerance=1e-3).parameters
+        except TwoStageGPError:
+            parameters = start
+        candidate.evaluations += problem.evaluations
+        mean = part.condition(candidate.kernel, parameters).mean(unseen.X)
+        residuals[out] = (unseen.t - mean).cpu().numpy()
+    return residuals
+
+
+def choose_penalty(
+    kernel: Kernel, engine: Engine, penalties: Sequence[float]
+) -> tuple[Vector, float]:
+    """Classical kernel ridge: fixed lengthscale, penalty by leave-one-out squared error.
+
+    Returns
+    -------
+    parameters : array
+        (theta, log penalty).
+    error : float
+        The mean squared held-out error of the best penalty.
+    """
+    theta = kernel.classical() if isinstance(kernel, NamedKernel) else kernel.start()
+    best: tuple[Vector, float] | None = None
+    for penalty in penalties:
+        if not penalty > 0.0:
+            raise InputError(f"penalty={penalty!r} must be positive.")
+        parameters = np.append(theta, math.log(penalty))
+        held = engine.condition(kernel, parameters).heldout()
+        error = float(held.sum_of_squares(engine.rows).sum()) / engine.rows.total
+        if best is None or error < best[1]:
+            best = (parameters, error)
+    if best is None:
+        raise InputError("penalty is an empty grid; give at least one positive number.")
+    return best
