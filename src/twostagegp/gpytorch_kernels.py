@@ -18,7 +18,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from twostagegp.kernels import NamedKernel, Vector
 
-__all__ = ["LaplacianKernel", "describe", "named_to_gpytorch", "with_outputscale"]
+__all__ = ["LaplacianKernel", "dense", "describe", "named_to_gpytorch", "with_outputscale"]
 
 
 class LaplacianKernel(GPyTorchKernel):
@@ -70,6 +70,23 @@ def with_outputscale(module: Any) -> Any:
     """The kernel itself if any part of it has an outputscale, else a ``ScaleKernel`` of it."""
     has_one = any(isinstance(part, ScaleKernel) for part in module.modules())
     return module if has_one else ScaleKernel(module)
+
+
+def dense(module: Any, X: Tensor, Z: Tensor) -> Tensor:
+    """K(X, Z) with sums, products and outputscales formed entry by entry.
+
+    GPyTorch's own sum of a matrix and a ``LinearKernel`` factorises the matrix, with jitter or,
+    where it is large, by Lanczos; and a scaled kernel's ``ard_num_dims`` goes unchecked.
+    """
+    if type(module) is ScaleKernel:
+        if module.active_dims is not None and module.base_kernel.active_dims is None:
+            X, Z = X[:, module.active_dims], Z[:, module.active_dims]
+        return module.outputscale[..., None, None] * dense(module.base_kernel, X, Z)
+    if type(module) is gpytorch.kernels.AdditiveKernel:
+        return torch.stack([dense(part, X, Z) for part in module.kernels]).sum(0)
+    if type(module) is gpytorch.kernels.ProductKernel:
+        return torch.stack([dense(part, X, Z) for part in module.kernels]).prod(0)
+    return torch.as_tensor(module(X, Z).to_dense())
 
 
 def describe(module: Any) -> str:

@@ -306,7 +306,8 @@ class WrappedKernel(Kernel):
     """Any GPyTorch kernel; ``theta`` is the concatenation of its raw parameters.
 
     A kernel without any outputscale is put into a ``ScaleKernel``. Priors registered on
-    the kernel are not used; its constraints are.
+    the kernel are not used; its constraints are. Parameters with ``requires_grad=False`` keep
+    their values.
 
     Parameters
     ----------
@@ -330,7 +331,7 @@ class WrappedKernel(Kernel):
         probe = torch.zeros(2, self.n_features, dtype=torch.float64)
         try:
             with torch.no_grad():
-                shape = tuple(self.module(probe).to_dense().shape)
+                shape = tuple(self._dense(probe, probe).shape)
         except Exception as error:
             raise InputError(
                 f"the kernel {self.name} cannot be evaluated on {self.n_features} input columns "
@@ -342,19 +343,27 @@ class WrappedKernel(Kernel):
                 "(2, 2); kernels with a batch shape are not supported."
             )
 
+    def _dense(self, X: Tensor, Z: Tensor) -> Tensor:
+        from twostagegp.gpytorch_kernels import dense
+
+        return dense(self.module, X, Z)
+
+    def _free(self) -> list[Tensor]:
+        return [p for p in self.module.parameters() if p.requires_grad]
+
     @property
     def size(self) -> int:
-        return sum(p.numel() for p in self.module.parameters())
+        return sum(p.numel() for p in self._free())
 
     def _read(self) -> Vector:
-        flat = [p.detach().reshape(-1).cpu().numpy() for p in self.module.parameters()]
+        flat = [p.detach().reshape(-1).cpu().numpy() for p in self._free()]
         return np.concatenate(flat).astype(np.float64) if flat else np.zeros(0)
 
     def _write(self, theta: Vector, like: Tensor) -> None:
         self.module.to(dtype=like.dtype, device=like.device)
         offset = 0
         with torch.no_grad():
-            for p in self.module.parameters():
+            for p in self._free():
                 part = theta[offset : offset + p.numel()]
                 p.copy_(torch.as_tensor(part, dtype=like.dtype).reshape(p.shape))
                 offset += p.numel()
@@ -372,11 +381,11 @@ class WrappedKernel(Kernel):
     def evaluate(self, X: Tensor, theta: Vector) -> tuple[Tensor, Tensor]:
         self._write(theta, X)
         with torch.enable_grad():
-            graph = self.module(X).to_dense()
+            graph = self._dense(X, X)
         return graph.detach().clone(), graph
 
     def gradient(self, X: Tensor, theta: Vector, K: Tensor, saved: Tensor, W: Tensor) -> Vector:
-        parameters = list(self.module.parameters())
+        parameters = self._free()
         if not parameters:
             return np.zeros(0)
         parts = torch.autograd.grad(saved, parameters, grad_outputs=W, allow_unused=True)
@@ -389,7 +398,7 @@ class WrappedKernel(Kernel):
     def cross(self, X: Tensor, Z: Tensor, theta: Vector) -> Tensor:
         self._write(theta, X)
         with torch.no_grad():
-            return torch.as_tensor(self.module(X, Z).to_dense())
+            return self._dense(X, Z)
 
     def diagonal(self, X: Tensor, theta: Vector) -> Tensor:
         self._write(theta, X)

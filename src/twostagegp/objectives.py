@@ -28,8 +28,10 @@ deviation :math:`\delta_i` from the row's mean, the residual and variance
     \kappa'_j = \frac{\kappa_j}{c_j^2} + \frac{c_j - 1}{c_j s_j},
 
 which for c = 1 is the textbook :math:`e = \alpha/\kappa` (Rasmussen & Williams 2006, 5.4.2).
-A row of weight below one is left out whole. **Groups.** With :math:`S_G = (A_{GG})^{-1}`
-the held-out residual of a group is :math:`e_G = S_G \alpha_G` with covariance :math:`S_G`.
+A row of weight :math:`c \le 1` is left out whole, :math:`e = \alpha/\kappa + \delta`, and one
+unit of noise is on its prediction: :math:`v = 1/\kappa + s (1 - 1/c)`. **Groups.** With
+:math:`S_G = (A_{GG})^{-1}` the held-out residual of a group is :math:`e_G = S_G \alpha_G` with
+covariance :math:`S_G`.
 """
 
 from __future__ import annotations
@@ -103,9 +105,24 @@ def nll(f: Factored, rows: Rows, s: Tensor) -> Objective:
     return Objective(float(value), W, 0.5 * ((rows.c - 1.0) / s - rows.q / s.square()))
 
 
-def _one_copy_precision(kappa: Tensor, c: Tensor, s: Tensor) -> Tensor:
-    """Precision of the prediction of one copy from its twins and all other rows."""
-    return torch.where(c > 1.0, kappa / c.square() + (c - 1.0) / (c * s), kappa)
+@dataclass(frozen=True)
+class _Variance:
+    """Held-out variance of every row, and its derivatives by kappa and s."""
+
+    v: Tensor
+    by_kappa: Tensor
+    by_s: Tensor
+
+
+def _one_copy_variance(kappa: Tensor, c: Tensor, s: Tensor) -> _Variance:
+    """Variance of one copy predicted from its twins and all other rows."""
+    twins = c > 1.0
+    ratio = (c - 1.0) / c
+    # Never below the noise, which a difference of large numbers could give for a tiny weight.
+    lone = torch.maximum(1.0 / kappa + s * ratio, s)
+    v = torch.where(twins, 1.0 / (kappa / c.square() + ratio / s), lone)
+    by_kappa = torch.where(twins, -(v / c).square(), -1.0 / kappa.square())
+    return _Variance(v, by_kappa, torch.where(twins, (v / s).square() * ratio, ratio))
 
 
 def loo_density(f: Factored, rows: Rows, s: Tensor) -> Objective:
@@ -113,29 +130,30 @@ def loo_density(f: Factored, rows: Rows, s: Tensor) -> Objective:
 
     .. math::
 
-        L = \sum_j \tfrac12 \frac{a_j}{\kappa'_j} - \tfrac12 c_j \log \kappa'_j
-            + \tfrac12 c_j \log 2\pi, \qquad
-        a_j = \frac{\alpha_j^2}{c_j} + \frac{q_j}{s_j^2}
+        L = \tfrac12 \sum_j \frac{Q_j}{v_j} + c_j \log v_j + c_j \log 2\pi, \qquad
+        Q_j = \sum_i w_i e_i^2 =
+        \begin{cases}
+            v_j^2 (\alpha_j^2 / c_j + q_j / s_j^2) & c_j > 1 \\
+            c_j \alpha_j^2 / \kappa_j^2 + q_j & c_j \le 1
+        \end{cases}
 
-    with :math:`\partial_\alpha L = \alpha_j / (c_j \kappa'_j)` and
-    :math:`\partial_{\kappa'} L = -\tfrac12 a_j / \kappa_j'^2 - \tfrac12 c_j / \kappa'_j`.
-    A row of weight :math:`c \le 1`, left out whole, has :math:`\kappa' = \kappa` and
-    contributes :math:`\tfrac12 (c\, \alpha^2 / \kappa + q \kappa) - \tfrac12 c \log \kappa`.
+    with the residuals and variances of :func:`heldout`.
     """
     if rows.groups is not None:
         return _group_density(f, rows, s)
     c, q, twins = rows.c, rows.q, rows.c > 1.0
-    kappa1 = _one_copy_precision(f.kappa, c, s)
-    a = torch.where(twins, f.alpha.square() / c + q / s.square(), c * f.alpha.square())
-    lone = torch.where(twins, torch.zeros_like(q), q)
-    value = 0.5 * (a / kappa1 + lone * kappa1 - c * kappa1.log() + c * _LOG_2PI).sum()
-    d_alpha = torch.where(twins, f.alpha / c, c * f.alpha) / kappa1
-    d_kappa1 = -0.5 * a / kappa1.square() + 0.5 * lone - 0.5 * c / kappa1
-    d_kappa = torch.where(twins, d_kappa1 / c.square(), d_kappa1)
-    W = scaled_gram(f.A, -d_kappa)
-    _subtract_symmetric_outer(W, f.A @ d_alpha, f.alpha)
-    direct = -q / (s**3 * kappa1) - d_kappa1 * (c - 1.0) / (c * s.square())
-    return Objective(float(value), W, torch.where(twins, direct, torch.zeros_like(s)))
+    held = _one_copy_variance(f.kappa, c, s)
+    v = held.v
+    b = torch.where(twins, v.square() / c, c / f.kappa.square())  # Q = b alpha^2 + ...
+    Q = b * f.alpha.square() + torch.where(twins, (v / s).square() * q, q)
+    value = 0.5 * (Q / v + c * v.log() + c * _LOG_2PI).sum()
+    # Through v alone, and what Q adds: Q / v is proportional to v for twins, to 1/v else.
+    by_v = 0.5 * (c / v + torch.where(twins, Q, -Q) / v.square())
+    by_Q_kappa = torch.where(twins, torch.zeros_like(c), -b * f.alpha.square() / (f.kappa * v))
+    by_Q_s = torch.where(twins, -q * v / s**3, torch.zeros_like(c))
+    W = scaled_gram(f.A, -(by_v * held.by_kappa + by_Q_kappa))
+    _subtract_symmetric_outer(W, f.A @ (b * f.alpha / v), f.alpha)
+    return Objective(float(value), W, by_v * held.by_s + by_Q_s)
 
 
 def heldout_variance(f: Factored, rows: Rows, s: Tensor, R: Tensor) -> Objective:
@@ -143,7 +161,7 @@ def heldout_variance(f: Factored, rows: Rows, s: Tensor, R: Tensor) -> Objective
 
     .. math::
 
-        L = \tfrac12 \sum_j R_j \kappa'_j - c_j \log \kappa'_j + c_j \log 2\pi,
+        L = \tfrac12 \sum_j \frac{R_j}{v_j} + c_j \log v_j + c_j \log 2\pi,
 
     where :math:`R_j` is the sum of squares of the held-out residuals of row j's copies, made by
     another model. The target of ``rows`` plays no part: a GP's variance depends on X and
@@ -151,14 +169,11 @@ def heldout_variance(f: Factored, rows: Rows, s: Tensor, R: Tensor) -> Objective
     """
     if rows.groups is not None:
         return _group_variance(f, rows, s, R)
-    c = rows.c
-    kappa1 = _one_copy_precision(f.kappa, c, s)
-    value = 0.5 * (R * kappa1 - c * kappa1.log() + c * _LOG_2PI).sum()
-    d_kappa1 = 0.5 * R - 0.5 * c / kappa1
-    twins = c > 1.0
-    W = scaled_gram(f.A, -torch.where(twins, d_kappa1 / c.square(), d_kappa1))
-    direct = -d_kappa1 * (c - 1.0) / (c * s.square())
-    return Objective(float(value), W, torch.where(twins, direct, torch.zeros_like(s)))
+    held = _one_copy_variance(f.kappa, rows.c, s)
+    v = held.v
+    value = 0.5 * (R / v + rows.c * (v.log() + _LOG_2PI)).sum()
+    by_v = 0.5 * (rows.c / v - R / v.square())
+    return Objective(float(value), scaled_gram(f.A, -by_v * held.by_kappa), by_v * held.by_s)
 
 
 def heldout(f: Factored, rows: Rows, s: Tensor) -> Heldout:
@@ -183,13 +198,9 @@ def heldout(f: Factored, rows: Rows, s: Tensor) -> Heldout:
         for G, S in zip(blocks, block_inverses(f.A, blocks), strict=True):
             e[G], S_diagonal[G] = S @ f.alpha[G], S.diagonal()
         return Heldout(e, torch.ones_like(e), S_diagonal + s * (1.0 - 1.0 / c))
-    kappa1 = _one_copy_precision(f.kappa, c, s)
-    twins = c > 1.0
-    residual = torch.where(twins, f.alpha / c, f.alpha) / kappa1
-    slope = torch.where(twins, 1.0 / (s * kappa1), torch.ones_like(s))
-    # The latent variance of a row of weight c < 1 is seen through one unit of noise.
-    variance = 1.0 / kappa1 + torch.where(twins, torch.zeros_like(s), s * (1.0 - 1.0 / c))
-    return Heldout(residual, slope, variance)
+    v, twins = _one_copy_variance(f.kappa, c, s).v, c > 1.0
+    residual = torch.where(twins, f.alpha * v / c, f.alpha / f.kappa)
+    return Heldout(residual, torch.where(twins, v / s, torch.ones_like(s)), v)
 
 
 def _subtract_symmetric_outer(W: Tensor, u: Tensor, v: Tensor) -> None:

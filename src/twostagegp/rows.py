@@ -135,10 +135,16 @@ def merge_rows(
     key = np.column_stack([X, extra_column, group_column]) + 0.0
     _, first, inverse = np.unique(key, axis=0, return_index=True, return_inverse=True)
     inverse = inverse.reshape(-1)
-    c = np.asarray(np.bincount(inverse, weights=weight), dtype=np.float64)
-    t = np.bincount(inverse, weights=weight * y) / c
-    deviation = y - t[inverse]
-    q = np.asarray(np.bincount(inverse, weights=weight * deviation**2), dtype=np.float64)
+    # Equal copies become one, then copies are added in order of their values: the same to the
+    # last bit whatever the order of the table, and for weights and repeats alike.
+    order = np.lexsort((weight, y, inverse))
+    row, value = inverse[order], y[order]
+    first_copy = np.flatnonzero(np.append(True, (np.diff(row) != 0) | (np.diff(value) != 0)))
+    row, value = row[first_copy], value[first_copy]
+    copies = np.add.reduceat(weight[order], first_copy)
+    c = np.asarray(np.bincount(row, weights=copies), dtype=np.float64)
+    t = np.bincount(row, weights=copies * value) / c
+    q = np.asarray(np.bincount(row, weights=copies * (value - t[row]) ** 2), dtype=np.float64)
     return Merged(
         X=X[first],
         t=t,
@@ -147,6 +153,6 @@ def merge_rows(
         extra=extra_column[first],
         groups=None if groups is None else groups[first],
         inverse=inverse,
-        deviation=deviation,
+        deviation=y - t[inverse],
         weight=weight,
     )

@@ -1,0 +1,148 @@
+"""Folds, and regressors whose every residual comes from a clone that has not seen the row."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.model_selection import PredefinedSplit, cross_val_predict
+from sklearn.neighbors import KNeighborsRegressor
+
+from twostagegp.crossfit import RegressorMean, assign_folds
+
+
+@pytest.fixture
+def table():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 3))
+    y = X @ [1.0, -2.0, 0.5] + rng.normal(size=40)
+    folds = assign_folds(40, 5, rng)
+    return X, y, folds
+
+
+# --- folds ---------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=30)
+@given(n=st.integers(1, 60), n_folds=st.integers(1, 12), seed=st.integers(0, 1000))
+def test_folds_differ_by_at_most_one_row(n, n_folds, seed):
+    counts = np.bincount(assign_folds(n, n_folds, np.random.default_rng(seed)))
+    assert len(counts) == min(n, n_folds)
+    assert counts.max() - counts.min() <= 1
+
+
+@settings(deadline=None, max_examples=30)
+@given(labels=st.lists(st.integers(-3, 9), min_size=1, max_size=60), n_folds=st.integers(1, 8))
+def test_a_group_stays_in_one_fold(labels, n_folds):
+    groups = np.array(labels)
+    folds = assign_folds(len(groups), n_folds, np.random.default_rng(0), groups)
+    for group in np.unique(groups):
+        assert len(np.unique(folds[groups == group])) == 1
+    assert len(np.unique(folds)) == min(n_folds, len(np.unique(groups)))
+
+
+def test_folds_of_equal_groups_are_balanced():
+    groups = np.repeat(np.arange(20), 3)
+    folds = assign_folds(60, 5, np.random.default_rng(0), groups)
+    np.testing.assert_array_equal(np.bincount(folds), 12)
+
+
+def test_the_largest_groups_are_spread():
+    groups = np.repeat(np.arange(6), [10, 10, 10, 1, 1, 1])
+    folds = assign_folds(33, 3, np.random.default_rng(0), groups)
+    np.testing.assert_array_equal(np.bincount(folds), 11)
+
+
+@pytest.mark.parametrize("groups", [None, np.arange(50) // 2], ids=["rows", "groups"])
+def test_folds_are_shuffled_and_seeded(groups):
+    def draw(seed):
+        return assign_folds(50, 5, np.random.default_rng(seed), groups)
+
+    np.testing.assert_array_equal(draw(1), draw(1))
+    assert not np.array_equal(draw(1), draw(2))
+
+
+# --- regressors ----------------------------------------------------------------------------------
+
+
+def test_residuals_equal_cross_val_predict(table):
+    X, y, folds = table
+    mean = RegressorMean(Ridge(0.3), X, y, np.ones(40), folds, random_state=0)
+    expected = y - cross_val_predict(Ridge(0.3), X, y, cv=PredefinedSplit(folds))
+    np.testing.assert_allclose(mean.heldout_residuals, expected, rtol=1e-10)
+
+
+def test_prediction_is_that_of_a_fit_on_all_rows(table):
+    X, y, folds = table
+    mean = RegressorMean(Ridge(0.3), X, y, np.ones(40), folds, random_state=0)
+    prediction = mean.predict(torch.as_tensor(X))
+    assert prediction.dtype == torch.float64
+    np.testing.assert_allclose(prediction.numpy(), Ridge(0.3).fit(X, y).predict(X), rtol=1e-12)
+
+
+def test_a_row_has_no_part_in_its_own_residual(table):
+    X, y, folds = table
+    changed = y.copy()
+    changed[folds == 2] += 100.0
+    before = RegressorMean(Ridge(0.3), X, y, np.ones(40), folds, 0).heldout_residuals
+    after = RegressorMean(Ridge(0.3), X, changed, np.ones(40), folds, 0).heldout_residuals
+    np.testing.assert_allclose(after[folds == 2] - before[folds == 2], 100.0)
+
+
+def test_sample_weights_are_passed_on(table):
+    X, y, folds = table
+    weight = np.random.default_rng(1).integers(1, 4, size=40)
+    repeated = np.repeat(np.arange(40), weight)
+    one = RegressorMean(LinearRegression(), X, y, weight.astype(float), folds, 0)
+    other = RegressorMean(
+        LinearRegression(), X[repeated], y[repeated], np.ones(len(repeated)), folds[repeated], 0
+    )
+    np.testing.assert_allclose(one.heldout_residuals[repeated], other.heldout_residuals, atol=1e-10)
+
+
+def test_a_regressor_that_takes_no_weights_is_fitted_without(table):
+    X, y, folds = table
+    weight = np.linspace(0.5, 2.0, 40)
+    mean = RegressorMean(KNeighborsRegressor(3), X, y, weight, folds, 0)
+    expected = y - cross_val_predict(KNeighborsRegressor(3), X, y, cv=PredefinedSplit(folds))
+    np.testing.assert_allclose(mean.heldout_residuals, expected)
+
+
+def test_a_missing_random_state_is_given(table):
+    X, y, folds = table
+
+    def residuals(regressor):
+        return RegressorMean(regressor, X, y, np.ones(40), folds, random_state=3).heldout_residuals
+
+    forest = RandomForestRegressor(4, n_jobs=1)
+    np.testing.assert_array_equal(residuals(forest), residuals(forest))
+    np.testing.assert_array_equal(
+        residuals(forest), residuals(RandomForestRegressor(4, random_state=3, n_jobs=1))
+    )
+
+
+def test_a_random_state_of_the_user_is_kept(table):
+    X, y, folds = table
+    forest = RandomForestRegressor(4, random_state=9, n_jobs=1)
+    assert RegressorMean(forest, X, y, np.ones(40), folds, 3).model.random_state == 9
+
+
+def test_the_users_regressor_is_never_fitted(table):
+    X, y, folds = table
+    ridge = Ridge()
+    mean = RegressorMean(ridge, X, y, np.ones(40), folds, 0)
+    assert not hasattr(ridge, "coef_")
+    assert mean.label == "Ridge"
+
+
+def test_predictions_of_shape_n_by_one_are_flattened(table):
+    X, y, folds = table
+
+    class Column(Ridge):
+        def predict(self, X):
+            return super().predict(X)[:, None]
+
+    mean = RegressorMean(Column(), X, y, np.ones(40), folds, 0)
+    assert mean.heldout_residuals.shape == mean.predict(torch.as_tensor(X)).shape == (40,)

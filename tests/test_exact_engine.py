@@ -1,0 +1,213 @@
+"""The exact posterior against dense formulas, scikit-learn and GPyTorch."""
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process import kernels as sk
+
+from twostagegp.engines import exact
+from twostagegp.engines.exact import ExactEngine, ExactPosterior, check_memory, exact_bytes
+from twostagegp.errors import MemoryBudgetError
+from twostagegp.kernels import KERNELS, NamedKernel
+from twostagegp.objectives import heldout
+from twostagegp.rows import Rows, merge_rows
+from twostagegp.training import factorise
+
+NOISE, SCALE, LENGTHSCALES = 0.15, 1.4, [0.7, 1.6]
+PARAMETERS = np.log([*LENGTHSCALES, SCALE, NOISE])
+KERNEL = NamedKernel("matern32", 2, ard=True)
+
+SKLEARN = {
+    "rbf": sk.RBF(LENGTHSCALES),
+    "matern12": sk.Matern(LENGTHSCALES, nu=0.5),
+    "matern32": sk.Matern(LENGTHSCALES, nu=1.5),
+    "matern52": sk.Matern(LENGTHSCALES, nu=2.5),
+}
+
+
+class Data:
+    """A table with repeats, weights and known noise, and queries."""
+
+    def __init__(self, plain=False):
+        rng = np.random.default_rng(0)
+        self.X = rng.normal(size=(12, 2))[rng.integers(0, 12, size=25)]
+        self.y = np.sin(2 * self.X[:, 0]) + 0.3 * rng.normal(size=25)
+        self.weight = np.ones(25) if plain else rng.integers(1, 4, size=25) * 1.0
+        self.extra = np.zeros(25) if plain else rng.integers(0, 2, size=25) * 0.3
+        m = merge_rows(self.X, self.y, self.weight, self.extra)
+        self.rows = Rows(*(torch.as_tensor(v) for v in (m.X, m.t, m.c, m.q, m.extra)))
+        self.queries = torch.as_tensor(np.vstack([rng.normal(size=(9, 2)), self.X[:3]]))
+
+
+@pytest.fixture
+def data():
+    return Data()
+
+
+@pytest.fixture
+def plain():
+    return Data(plain=True)
+
+
+@pytest.fixture
+def posterior(data):
+    return ExactPosterior(KERNEL, PARAMETERS, data.rows)
+
+
+def test_mean_and_covariance_are_those_of_the_table_with_every_copy(data, posterior):
+    copies = np.repeat(np.arange(25), data.weight.astype(int))
+    X, y = torch.as_tensor(data.X[copies]), data.y[copies]
+
+    def k(A, B):
+        return KERNEL.cross(A, B, PARAMETERS[:-1]).numpy()
+
+    K = k(X, X) + np.diag(NOISE + data.extra[copies])
+    Kq = k(X, data.queries)
+    covariance = k(data.queries, data.queries) - Kq.T @ np.linalg.solve(K, Kq)
+    np.testing.assert_allclose(
+        posterior.mean(data.queries), Kq.T @ np.linalg.solve(K, y), rtol=1e-9, atol=1e-11
+    )
+    np.testing.assert_allclose(posterior.covariance(data.queries), covariance, atol=1e-11)
+    np.testing.assert_allclose(posterior.variance(data.queries), np.diag(covariance), atol=1e-11)
+
+
+@pytest.mark.parametrize("name", SKLEARN)
+def test_posterior_equals_scikit_learns(name, plain):
+    gp = ExactPosterior(NamedKernel(name, 2, ard=True), PARAMETERS, plain.rows)
+    kernel = sk.ConstantKernel(SCALE) * SKLEARN[name]
+    model = GaussianProcessRegressor(kernel, alpha=NOISE, optimizer=None).fit(plain.X, plain.y)
+    mean, covariance = model.predict(plain.queries.numpy(), return_cov=True)
+    np.testing.assert_allclose(gp.mean(plain.queries), mean, atol=1e-8)
+    np.testing.assert_allclose(gp.covariance(plain.queries), covariance, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", [k for k in KERNELS if k != "rq"])
+def test_posterior_equals_gpytorchs(name, plain):
+    kernel = NamedKernel(name, 2, ard=True)
+
+    class Model(gpytorch.models.ExactGP):
+        def __init__(self, X, y, likelihood):
+            super().__init__(X, y, likelihood)
+            self.mean = gpytorch.means.ZeroMean()
+            self.kernel = kernel.to_gpytorch(PARAMETERS[:-1])
+
+        def forward(self, X):
+            return gpytorch.distributions.MultivariateNormal(self.mean(X), self.kernel(X))
+
+    likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
+    likelihood.noise = torch.tensor(NOISE, dtype=torch.float64)
+    model = Model(torch.as_tensor(plain.X), torch.as_tensor(plain.y), likelihood).eval()
+    queries = plain.queries[:9]  # GPyTorch's distance of a row to itself is not exactly zero
+    with torch.no_grad(), gpytorch.settings.fast_computations(False, False, False):
+        expected = model(queries)
+    gp = ExactPosterior(kernel, PARAMETERS, plain.rows)
+    # The repeats in the table meet GPyTorch's inexact zeros, worst for the rough matern12.
+    atol = 1e-7 if name == "matern12" else 1e-8
+    np.testing.assert_allclose(gp.mean(queries), expected.mean, atol=atol)
+    np.testing.assert_allclose(gp.variance(queries), expected.variance, atol=atol)
+
+
+def test_variance_is_the_diagonal_of_the_covariance(data, posterior):
+    torch.testing.assert_close(
+        posterior.variance(data.queries), posterior.covariance(data.queries).diagonal()
+    )
+
+
+@pytest.mark.parametrize("entries", [1, 40, 1000])
+def test_prediction_does_not_depend_on_the_chunks(entries, data, posterior, monkeypatch):
+    mean, variance = posterior.mean(data.queries), posterior.variance(data.queries)
+    monkeypatch.setattr(exact, "_CHUNK_ENTRIES", entries)
+    torch.testing.assert_close(posterior.mean(data.queries), mean, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(posterior.variance(data.queries), variance, rtol=1e-12, atol=1e-14)
+
+
+def test_no_queries_give_no_predictions(posterior):
+    nothing = torch.zeros(0, 2, dtype=torch.float64)
+    assert posterior.mean(nothing).shape == posterior.variance(nothing).shape == (0,)
+
+
+def test_variance_is_never_negative():
+    # Almost no noise, at the rows themselves: the difference is nothing but rounding.
+    X = torch.linspace(0, 1, 60, dtype=torch.float64)[:, None]
+    one = torch.ones(60, dtype=torch.float64)
+    rows = Rows(X, X[:, 0], one, 0 * one, 0 * one)
+    gp = ExactPosterior(NamedKernel("matern12", 1), np.log([0.5, 1.0, 1e-18]), rows)
+    assert gp.covariance(X).diagonal().min() < 0.0
+    assert gp.variance(X).min() >= 0.0
+
+
+def test_far_from_all_rows_the_prior_returns(posterior):
+    far = torch.full((1, 2), 1e3, dtype=torch.float64)
+    assert float(posterior.mean(far)) == pytest.approx(0.0, abs=1e-12)
+    assert float(posterior.variance(far)) == pytest.approx(SCALE)
+
+
+def test_more_rows_never_raise_the_variance(data, posterior):
+    fewer = ExactPosterior(KERNEL, PARAMETERS, data.rows.subset(np.arange(6)))
+    assert torch.all(posterior.variance(data.queries) <= fewer.variance(data.queries) + 1e-12)
+
+
+def test_heldout_is_the_objectives_closed_form(data, posterior):
+    f, s = factorise(KERNEL, data.rows, PARAMETERS)
+    expected = heldout(f, data.rows, s)
+    torch.testing.assert_close(posterior.heldout().residual, expected.residual)
+    torch.testing.assert_close(posterior.heldout().variance, expected.variance)
+
+
+def test_the_mean_outlives_the_factor(data, posterior):
+    mean = posterior.mean(data.queries)
+    posterior.drop_factor()
+    torch.testing.assert_close(posterior.mean(data.queries), mean)
+    with pytest.raises(AssertionError, match="drop_factor"):
+        posterior.variance(data.queries)
+
+
+# --- the engine ----------------------------------------------------------------------------------
+
+
+def test_condition_is_the_posterior(data, posterior):
+    gp = ExactEngine(data.rows).condition(KERNEL, PARAMETERS)
+    assert torch.equal(gp.alpha, posterior.alpha)
+    assert gp.noise == pytest.approx(NOISE)
+
+
+def test_problem_carries_the_engines_options(data):
+    engine = ExactEngine(data.rows, noise_floor=1e-3, use_prior=False)
+    R = torch.ones(len(data.rows)).double()
+    problem = engine.problem(KERNEL, "heldout", R)
+    assert (problem.rows, problem.R, problem.objective) == (data.rows, R, "heldout")
+    assert (problem.noise_floor, problem.use_prior) == (1e-3, False)
+
+
+def test_subset_keeps_the_options(data):
+    part = ExactEngine(data.rows, noise_floor=1e-3, use_prior=False).subset(np.array([3, 1]))
+    assert (part.noise_floor, part.use_prior) == (1e-3, False)
+    assert torch.equal(part.rows.X, data.rows.X[[3, 1]])
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+def test_memory_that_is_not_there_is_named_with_a_way_out(monkeypatch):
+    monkeypatch.setattr(exact, "_available_bytes", lambda device: 2**30)
+    rows = int(np.sqrt(2**30 / exact_bytes(1)))
+    with pytest.raises(MemoryBudgetError) as caught:
+        check_memory(100_000, torch.device("cpu"))
+    for part in ("100000 distinct rows", "596.0 GiB", "1.0 GiB are free on cpu", f"{rows} rows"):
+        assert part in str(caught.value)
+    check_memory(rows, torch.device("cpu"))
+
+
+def test_memory_that_cannot_be_measured_is_not_refused(monkeypatch):
+    monkeypatch.setattr(exact, "_available_bytes", lambda device: None)
+    check_memory(10**7, torch.device("cpu"))
+
+
+def test_a_small_fit_passes_the_real_check():
+    check_memory(100, torch.device("cpu"))
+
+
+def test_float32_halves_the_bytes():
+    assert exact_bytes(1000, itemsize=4) * 2 == exact_bytes(1000)

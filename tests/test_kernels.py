@@ -1,0 +1,434 @@
+"""Every kernel against its formula, its GPyTorch twin, scikit-learn and finite differences."""
+
+import gpytorch.kernels as gk
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
+
+from twostagegp import kernels as kernels_module
+from twostagegp.errors import InputError
+from twostagegp.gpytorch_kernels import LaplacianKernel
+from twostagegp.kernels import (
+    KERNELS,
+    NamedKernel,
+    WrappedKernel,
+    inverse_lengthscale_shares,
+    make_kernel,
+)
+
+D = 3
+
+each_kernel = pytest.mark.parametrize("name", KERNELS)
+each_ard = pytest.mark.parametrize("ard", [False, True], ids=["isotropic", "ard"])
+
+
+def inputs(n, d=D, seed=0):
+    return torch.as_tensor(np.random.default_rng(seed).normal(size=(n, d)))
+
+
+def some_theta(kernel, seed=1):
+    """Parameters away from the start, so that nothing cancels by symmetry."""
+    rng = np.random.default_rng(seed)
+    return kernel.start() + rng.normal(scale=0.4, size=kernel.size)
+
+
+def symmetric(n, seed=2):
+    W = np.random.default_rng(seed).normal(size=(n, n))
+    return torch.as_tensor(W + W.T)
+
+
+def formula(name, X, Z, lengthscales, alpha, s):
+    """The table of the module's docstring, entry by entry."""
+    K = np.empty((len(X), len(Z)))
+    for i, x in enumerate(X / lengthscales):
+        for j, z in enumerate(Z / lengthscales):
+            r = np.sqrt(((x - z) ** 2).sum())
+            K[i, j] = {
+                "rbf": s * np.exp(-(r**2) / 2),
+                "matern12": s * np.exp(-r),
+                "matern32": s * (1 + np.sqrt(3) * r) * np.exp(-np.sqrt(3) * r),
+                "matern52": s * (1 + np.sqrt(5) * r + 5 * r**2 / 3) * np.exp(-np.sqrt(5) * r),
+                "rq": s * (1 + r**2 / (2 * alpha)) ** -alpha,
+                "laplacian": s * np.exp(-np.abs(x - z).sum()),
+            }[name]
+    return K
+
+
+def finite_differences(of, theta, step=1e-5):
+    gradient = np.empty(len(theta))
+    for j in range(len(theta)):
+        h = np.zeros(len(theta))
+        h[j] = step
+        gradient[j] = (of(theta + h) - of(theta - h)) / (2 * step)
+    return gradient
+
+
+def gradient_and_slopes(kernel, X, theta, W):
+    """<W, dK/dtheta> in closed form, and by central differences."""
+    K, saved = kernel.evaluate(X, theta)
+    closed = kernel.gradient(X, theta, K, saved, W)
+    return closed, finite_differences(lambda p: float((W * kernel.evaluate(X, p)[0]).sum()), theta)
+
+
+# --- named kernels: values -----------------------------------------------------------------------
+
+
+@each_kernel
+@each_ard
+def test_named_kernel_is_the_formula_of_the_docstring(name, ard):
+    kernel = NamedKernel(name, D, ard)
+    theta = some_theta(kernel)
+    X, Z = inputs(7), inputs(5, seed=3)
+    alpha = np.exp(theta[-2])
+    expected = formula(
+        name, X.numpy(), Z.numpy(), kernel.lengthscales(theta), alpha, np.exp(theta[-1])
+    )
+    np.testing.assert_allclose(kernel.cross(X, Z, theta).numpy(), expected, rtol=1e-13)
+
+
+@each_kernel
+@each_ard
+def test_named_kernel_equals_its_gpytorch_twin(name, ard):
+    kernel = NamedKernel(name, D, ard)
+    theta = some_theta(kernel)
+    X, Z = inputs(7), inputs(5, seed=3)
+    twin = kernel.to_gpytorch(theta)
+    with torch.no_grad():
+        expected = twin(X, Z).to_dense().numpy()
+    np.testing.assert_allclose(kernel.cross(X, Z, theta).numpy(), expected, atol=1e-10)
+
+
+@each_kernel
+@each_ard
+@pytest.mark.parametrize("d", [1, 4, 70], ids=["one column", "differences", "matrix product"])
+def test_evaluate_cross_and_diagonal_agree(name, ard, d):
+    kernel = NamedKernel(name, d, ard)
+    theta = some_theta(kernel)
+    X = inputs(6, d)
+    K, _ = kernel.evaluate(X, theta)
+    # Distances by a matrix product leave about sqrt(eps) where a distance should be zero.
+    atol = 1e-12 if d <= 64 else 1e-6
+    torch.testing.assert_close(kernel.cross(X, X, theta), K, rtol=0.0, atol=atol)
+    torch.testing.assert_close(K.diagonal(), kernel.diagonal(X, theta), rtol=0.0, atol=atol)
+
+
+@each_kernel
+def test_equal_lengthscales_make_ard_the_isotropic_kernel(name):
+    isotropic, ard = NamedKernel(name, D), NamedKernel(name, D, ard=True)
+    theta = some_theta(isotropic)
+    repeated = np.concatenate([np.full(D, theta[0]), theta[1:]])
+    X = inputs(6)
+    torch.testing.assert_close(ard.evaluate(X, repeated)[0], isotropic.evaluate(X, theta)[0])
+
+
+def test_classical_laplacian_is_sklearns_with_gamma_one_over_d():
+    X, kernel = inputs(8), NamedKernel("laplacian", D)
+    expected = laplacian_kernel(X.numpy(), gamma=1 / D)
+    np.testing.assert_allclose(kernel.cross(X, X, kernel.classical()), expected, rtol=1e-12)
+
+
+def test_classical_rbf_is_sklearns_with_gamma_one_over_d():
+    X, kernel = inputs(8), NamedKernel("rbf", D)
+    expected = rbf_kernel(X.numpy(), gamma=1 / D)
+    np.testing.assert_allclose(kernel.cross(X, X, kernel.classical()), expected, rtol=1e-12)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    name=st.sampled_from(KERNELS),
+    ard=st.booleans(),
+    seed=st.integers(0, 2**16),
+    n=st.integers(1, 12),
+    d=st.integers(1, 4),
+    spread=st.floats(0.1, 2.0),
+)
+def test_gram_matrices_are_positive_semidefinite(name, ard, seed, n, d, spread):
+    kernel = NamedKernel(name, d, ard)
+    rng = np.random.default_rng(seed)
+    theta = kernel.start() + rng.normal(scale=spread, size=kernel.size)
+    K, _ = kernel.evaluate(inputs(n, d, seed), theta)
+    assert torch.linalg.eigvalsh(K).min() >= -1e-12 * n * np.exp(theta[-1])
+
+
+def test_float32_inputs_give_a_float32_matrix():
+    kernel = NamedKernel("matern52", D, ard=True)
+    theta = some_theta(kernel)
+    X = inputs(6)
+    K, _ = kernel.evaluate(X.float(), theta)
+    assert K.dtype == torch.float32
+    torch.testing.assert_close(K.double(), kernel.evaluate(X, theta)[0], rtol=0.0, atol=1e-5)
+
+
+# --- named kernels: derivatives ------------------------------------------------------------------
+
+
+@each_kernel
+@each_ard
+@pytest.mark.parametrize("d", [1, D])
+def test_named_gradient_equals_finite_differences(name, ard, d):
+    kernel = NamedKernel(name, d, ard)
+    X = inputs(8, d)
+    X[5] = X[2]  # a distance of zero
+    closed, slopes = gradient_and_slopes(kernel, X, some_theta(kernel), symmetric(8))
+    np.testing.assert_allclose(closed, slopes, rtol=1e-7, atol=1e-7)
+
+
+@each_kernel
+@each_ard
+def test_named_gradient_equals_autograd_through_gpytorch(name, ard):
+    kernel = NamedKernel(name, D, ard)
+    theta = some_theta(kernel)
+    X, W = inputs(8), symmetric(8)
+    W.diagonal().zero_()  # GPyTorch's distances of a row to itself are not exactly zero
+    K, saved = kernel.evaluate(X, theta)
+    closed = kernel.gradient(X, theta, K, saved, W)
+
+    module = kernel.to_gpytorch(theta)
+    (module(X).to_dense() * W).sum().backward()
+    base = module.base_kernel
+    # raw parameter u, positive value softplus(u): d/dlog(value) = d/du * value / sigmoid(u).
+    by_log = [
+        (raw.grad * value / torch.sigmoid(raw)).detach().reshape(-1)
+        for raw, value in [
+            (base.raw_lengthscale, base.lengthscale),
+            *([(base.raw_alpha, base.alpha)] if name == "rq" else []),
+            (module.raw_outputscale, module.outputscale),
+        ]
+    ]
+    np.testing.assert_allclose(closed, torch.cat(by_log).numpy(), rtol=1e-9, atol=1e-9)
+
+
+@each_kernel
+@each_ard
+def test_both_ways_to_a_distance_give_the_same_gradient(name, ard, monkeypatch):
+    kernel = NamedKernel(name, 70, ard)
+    theta, X, W = some_theta(kernel), inputs(6, 70), symmetric(6)
+    by_product = kernel.gradient(X, theta, *kernel.evaluate(X, theta), W)
+    monkeypatch.setattr(kernels_module, "_DIRECT_COLUMNS", 70)
+    by_differences = kernel.gradient(X, theta, *kernel.evaluate(X, theta), W)
+    np.testing.assert_allclose(by_product, by_differences, rtol=1e-6, atol=1e-6)
+
+
+def test_laplacian_gradient_does_not_depend_on_the_panels(monkeypatch):
+    kernel = NamedKernel("laplacian", D, ard=True)
+    theta, X, W = some_theta(kernel), inputs(9), symmetric(9)
+    K, saved = kernel.evaluate(X, theta)
+    whole = kernel.gradient(X, theta, K, saved, W)
+    monkeypatch.setattr(kernels_module, "_PANEL_ENTRIES", 20)  # two rows a panel
+    np.testing.assert_allclose(kernel.gradient(X, theta, K, saved, W), whole, rtol=1e-12)
+
+
+def test_nearly_equal_rows_do_not_spoil_the_matern12_gradient():
+    kernel = NamedKernel("matern12", D, ard=True)
+    X = inputs(6)
+    X[5] = X[2] + 1e-9
+    closed, slopes = gradient_and_slopes(kernel, X, some_theta(kernel), symmetric(6))
+    np.testing.assert_allclose(closed, slopes, rtol=1e-5, atol=1e-5)
+
+
+# --- named kernels: parameters -------------------------------------------------------------------
+
+
+@each_kernel
+@each_ard
+def test_start_and_classical_lie_strictly_inside_the_bounds(name, ard):
+    kernel = NamedKernel(name, D, ard)
+    lower, upper = np.array(kernel.bounds()).T
+    for theta in (kernel.start(), kernel.classical()):
+        assert theta.shape == (kernel.size,)
+        assert np.all(lower < theta)
+        assert np.all(theta < upper)
+
+
+@each_kernel
+@each_ard
+def test_prior_is_proper_and_has_an_entry_for_each_parameter(name, ard):
+    kernel = NamedKernel(name, D, ard)
+    mean, precision = kernel.prior()
+    assert mean.shape == precision.shape == (kernel.size,)
+    assert np.all(precision > 0)
+
+
+def test_lengthscales_are_one_a_column():
+    theta = np.log([2.0, 1.0])
+    np.testing.assert_allclose(NamedKernel("rbf", D).lengthscales(theta), [2.0, 2.0, 2.0])
+
+
+def test_label_tells_ard_from_isotropic():
+    assert NamedKernel("rbf", D, ard=True).label == "rbf-ard"
+    assert NamedKernel("rbf", D).label == "rbf"
+
+
+def test_ard_of_one_column_is_isotropic():
+    assert NamedKernel("rbf", 1, ard=True).label == "rbf"
+
+
+def test_shares_are_inverse_lengthscales_that_sum_to_one():
+    kernel = NamedKernel("rbf", 2, ard=True)
+    shares = inverse_lengthscale_shares(kernel, np.log([1.0, 3.0, 1.0, 0.1]))
+    np.testing.assert_allclose(shares, [0.75, 0.25])
+
+
+def test_a_kernel_without_lengthscales_has_no_shares():
+    kernel = WrappedKernel(gk.LinearKernel(), 2)
+    assert inverse_lengthscale_shares(kernel, np.append(kernel.start(), 0.0)) == 0.0
+
+
+# --- GPyTorch kernels ----------------------------------------------------------------------------
+
+MODULES = {
+    "sum": lambda: gk.RBFKernel() + gk.LinearKernel(),
+    "product": lambda: gk.ScaleKernel(gk.MaternKernel(nu=1.5)) * gk.PeriodicKernel(),
+    "ard": lambda: gk.RQKernel(ard_num_dims=D),
+    "laplacian": lambda: LaplacianKernel(ard_num_dims=D),
+    "some columns": lambda: gk.RBFKernel(active_dims=[0, 2]) + gk.MaternKernel(active_dims=[1]),
+    "scaled columns": lambda: gk.ScaleKernel(gk.RBFKernel(), active_dims=[1]),
+    "nested": lambda: (
+        gk.ScaleKernel(gk.ScaleKernel(gk.RBFKernel(active_dims=[2])))
+        * (gk.LinearKernel() + gk.MaternKernel(nu=0.5))
+    ),
+}
+each_module = pytest.mark.parametrize("module", MODULES.values(), ids=MODULES.keys())
+
+
+@each_module
+def test_wrapped_kernel_evaluates_as_the_module(module):
+    kernel = WrappedKernel(module(), D)
+    X, Z = inputs(6), inputs(4, seed=3)
+    with torch.no_grad():
+        expected = kernel.to_gpytorch(kernel.start())(X, Z).to_dense()
+    torch.testing.assert_close(kernel.cross(X, Z, kernel.start()), expected)
+
+
+def test_a_sum_with_a_linear_kernel_is_exact_where_the_gram_matrix_is_singular():
+    # GPyTorch itself factorises the rbf part here, adds jitter and warns.
+    module = gk.ScaleKernel(gk.RBFKernel()) + gk.LinearKernel()
+    kernel = WrappedKernel(module, 1)
+    X = torch.linspace(0, 1, 40, dtype=torch.float64)[:, None]
+    K, _ = kernel.evaluate(X, kernel.start())
+    scale = np.log(2.0)  # softplus(0), which every parameter starts with
+    rbf = scale * np.exp(-((X - X.T).numpy() ** 2) / (2 * scale**2))
+    np.testing.assert_allclose(K.numpy(), rbf + scale * (X @ X.T).numpy(), rtol=1e-12)
+
+
+@each_module
+def test_wrapped_evaluate_cross_and_diagonal_agree(module):
+    kernel = WrappedKernel(module(), D)
+    theta, X = some_theta(kernel), inputs(6)
+    K, _ = kernel.evaluate(X, theta)
+    torch.testing.assert_close(kernel.cross(X, X, theta), K)
+    torch.testing.assert_close(kernel.diagonal(X, theta), K.diagonal())
+
+
+@each_module
+def test_wrapped_gradient_equals_finite_differences(module):
+    kernel = WrappedKernel(module(), D)
+    closed, slopes = gradient_and_slopes(kernel, inputs(7), some_theta(kernel), symmetric(7))
+    np.testing.assert_allclose(closed, slopes, rtol=1e-6, atol=1e-7)
+
+
+@each_module
+def test_wrapped_theta_survives_the_way_to_gpytorch_and_back(module):
+    kernel = WrappedKernel(module(), D)
+    theta = some_theta(kernel)
+    again = WrappedKernel(kernel.to_gpytorch(theta), D)
+    np.testing.assert_array_equal(again.start(), theta)
+
+
+@each_kernel
+@each_ard
+def test_named_kernel_wrapped_is_the_same_covariance(name, ard):
+    named = NamedKernel(name, D, ard)
+    theta, X, Z = some_theta(named), inputs(6), inputs(4, seed=3)
+    wrapped = WrappedKernel(named.to_gpytorch(theta), D)
+    torch.testing.assert_close(
+        wrapped.cross(X, Z, wrapped.start()), named.cross(X, Z, theta), rtol=0.0, atol=1e-10
+    )
+
+
+def count_outputscales(kernel):
+    return sum(isinstance(part, gk.ScaleKernel) for part in kernel.module.modules())
+
+
+def test_an_outputscale_is_added_where_there_is_none():
+    assert count_outputscales(WrappedKernel(gk.RBFKernel() + gk.LinearKernel(), D)) == 1
+
+
+def test_no_outputscale_is_added_where_there_is_one():
+    module = gk.ScaleKernel(gk.MaternKernel()) * gk.PeriodicKernel()
+    assert count_outputscales(WrappedKernel(module, D)) == 1
+
+
+def test_wrapped_kernel_never_changes_the_users_module():
+    module = gk.RBFKernel()
+    kernel = WrappedKernel(module, D)
+    kernel.evaluate(inputs(4), kernel.start() + 3.0)
+    assert float(module.raw_lengthscale.detach()) == 0.0
+    assert module.raw_lengthscale.dtype == torch.float32
+
+
+def test_a_parameter_that_the_user_has_frozen_stays():
+    module = gk.ScaleKernel(gk.PeriodicKernel())
+    module.base_kernel.period_length = 0.7
+    module.base_kernel.raw_period_length.requires_grad_(False)
+    kernel = WrappedKernel(module, 1)
+    theta = some_theta(kernel)
+    closed, slopes = gradient_and_slopes(kernel, inputs(5, 1), theta, symmetric(5))
+    np.testing.assert_allclose(closed, slopes, rtol=1e-6, atol=1e-7)
+    kept = kernel.to_gpytorch(theta).base_kernel.period_length
+    assert float(kept.detach()) == pytest.approx(0.7, rel=1e-6)
+
+
+def test_labels_of_sums_and_products():
+    assert make_kernel(gk.RBFKernel() + gk.LinearKernel(), D).label == "(RBFKernel + LinearKernel)"
+    product = gk.ScaleKernel(gk.MaternKernel()) * gk.PeriodicKernel()
+    assert make_kernel(product, D).label == "(MaternKernel * PeriodicKernel)"
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_wrong_ard_num_dims_is_named(columns):
+    with pytest.raises(InputError, match=f"RBFKernel.* on {columns} input columns.*ard_num_dims"):
+        make_kernel(gk.RBFKernel(ard_num_dims=5), columns)
+
+
+def test_a_batch_shape_is_refused():
+    with pytest.raises(InputError, match=r"\(4, 2, 2\).*batch shape"):
+        make_kernel(gk.RBFKernel(batch_shape=torch.Size([4])), D)
+
+
+def test_a_batch_of_outputscales_is_refused():
+    with pytest.raises(InputError, match=r"\(2, 2, 2\).*batch shape"):
+        make_kernel(gk.ScaleKernel(gk.RBFKernel(), batch_shape=torch.Size([2])), D)
+
+
+def test_an_unknown_name_is_named_with_the_known_ones():
+    with pytest.raises(InputError, match=r"'gauss'.*rbf, matern12"):
+        make_kernel("gauss", D)
+
+
+@pytest.mark.parametrize("value", [3, None, np.array([1.0])], ids=["int", "None", "array"])
+def test_something_else_is_named_with_its_type(value):
+    with pytest.raises(InputError, match=f"not {type(value).__name__} "):
+        make_kernel(value, D)
+
+
+@pytest.mark.parametrize("check", [torch.autograd.gradcheck, torch.autograd.gradgradcheck])
+def test_laplacian_module_passes_gradcheck(check):
+    kernel = LaplacianKernel(ard_num_dims=2).double()
+    X, Z = inputs(3, 2), inputs(2, 2, seed=3)
+
+    def of(raw, x):
+        return torch.func.functional_call(kernel, {"raw_lengthscale": raw}, (x, Z)).to_dense()
+
+    raw = kernel.raw_lengthscale.detach().clone().requires_grad_()
+    assert check(of, (raw, X.requires_grad_()))
+
+
+def test_laplacian_module_on_the_diagonal():
+    kernel = LaplacianKernel().double()
+    X, Z = inputs(4), inputs(4, seed=3)
+    with torch.no_grad():
+        torch.testing.assert_close(kernel(X, Z, diag=True), kernel(X, Z).to_dense().diagonal())

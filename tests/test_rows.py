@@ -1,0 +1,152 @@
+"""Merging repeated rows: nothing is lost, and neither order nor repeats versus weights matter."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twostagegp.rows import Rows, merge_rows
+
+MERGED = ("X", "t", "c", "q", "extra", "groups")
+
+
+def table(seed, n=30, d=2, levels=3):
+    """A table with few distinct inputs and targets, so that many rows repeat."""
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, levels, size=(n, d)).astype(float) / 7.0
+    y = rng.normal(size=levels + 2)[rng.integers(0, levels + 2, size=n)]
+    return X, y, rng
+
+
+def assert_identical(one, other):
+    for name in MERGED:
+        left, right = getattr(one, name), getattr(other, name)
+        assert (left is None) == (right is None)
+        if left is not None:
+            np.testing.assert_array_equal(left, right, err_msg=name)
+
+
+def to_rows(merged):
+    values = [getattr(merged, name) for name in MERGED]
+    return Rows(*(None if v is None else torch.as_tensor(v) for v in values))
+
+
+def test_distinct_rows_are_sorted_and_kept():
+    X, y = np.array([[2.0], [0.0], [1.0]]), np.array([5.0, 6.0, 7.0])
+    merged = merge_rows(X, y)
+    np.testing.assert_array_equal(merged.X.ravel(), [0.0, 1.0, 2.0])
+    np.testing.assert_array_equal(merged.t, [6.0, 7.0, 5.0])
+    np.testing.assert_array_equal(merged.c, 1.0)
+    np.testing.assert_array_equal(merged.q, 0.0)
+
+
+def test_the_way_back_restores_the_table():
+    X, y, rng = table(0)
+    merged = merge_rows(X, y, rng.uniform(0.2, 3.0, size=len(y)))
+    np.testing.assert_array_equal(merged.X[merged.inverse], X)
+    np.testing.assert_allclose(merged.t[merged.inverse] + merged.deviation, y, rtol=1e-14)
+
+
+def test_mean_and_sum_of_squares_are_weighted():
+    X, y = np.zeros((3, 1)), np.array([1.0, 2.0, 6.0])
+    merged = merge_rows(X, y, np.array([1.0, 2.0, 0.5]))
+    mean = (1.0 + 4.0 + 3.0) / 3.5
+    assert merged.c[0] == 3.5
+    assert merged.t[0] == pytest.approx(mean)
+    assert merged.q[0] == pytest.approx(
+        (1 - mean) ** 2 + 2 * (2 - mean) ** 2 + 0.5 * (6 - mean) ** 2
+    )
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 2**16))
+def test_the_order_of_the_table_does_not_matter_to_the_last_bit(seed):
+    X, y, rng = table(seed)
+    weight, extra = rng.integers(1, 5, size=len(y)) * 1.0, rng.integers(0, 2, size=len(y)) / 3.0
+    groups = rng.integers(0, 2, size=len(y))
+    order = rng.permutation(len(y))
+    assert_identical(
+        merge_rows(X[order], y[order], weight[order], extra[order], groups[order]),
+        merge_rows(X, y, weight, extra, groups),
+    )
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 2**16))
+def test_a_weight_is_so_many_repeats_to_the_last_bit(seed):
+    X, y, rng = table(seed)
+    weight = rng.integers(1, 9, size=len(y))
+    assert_identical(
+        merge_rows(np.repeat(X, weight, axis=0), np.repeat(y, weight)),
+        merge_rows(X, y, weight.astype(float)),
+    )
+
+
+def test_minus_zero_is_zero():
+    merged = merge_rows(np.array([[0.0, 1.0], [-0.0, 1.0]]), np.array([1.0, 3.0]))
+    np.testing.assert_array_equal(merged.c, [2.0])
+
+
+def test_nearly_equal_rows_stay_apart():
+    assert len(merge_rows(np.array([[1.0], [np.nextafter(1.0, 2.0)]]), np.zeros(2)).c) == 2
+
+
+def test_groups_keep_equal_rows_apart():
+    merged = merge_rows(np.zeros((3, 1)), np.arange(3.0), groups=np.array([4, 1, 4]))
+    np.testing.assert_array_equal(merged.groups, [1, 4])
+    np.testing.assert_array_equal(merged.c, [1.0, 2.0])
+
+
+def test_known_noise_keeps_equal_rows_apart():
+    merged = merge_rows(np.zeros((3, 1)), np.arange(3.0), extra=np.array([0.5, 0.1, 0.5]))
+    np.testing.assert_array_equal(merged.extra, [0.1, 0.5])
+    np.testing.assert_array_equal(merged.t, [1.0, 1.0])
+
+
+def test_inputs_are_not_changed():
+    X, y, rng = table(1)
+    weight = rng.uniform(size=len(y))
+    copies = X.copy(), y.copy(), weight.copy()
+    merge_rows(X, y, weight)
+    for before, after in zip(copies, (X, y, weight), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_total_is_the_number_of_rows_before_merging():
+    X, y, _ = table(2)
+    rows = to_rows(merge_rows(X, y))
+    assert len(rows) < len(y)
+    assert rows.total == len(y)
+
+
+def test_blocks_are_the_rows_of_each_group_in_order():
+    one = torch.ones(5, dtype=torch.float64)
+    groups = torch.tensor([7, 2, 7, 2, 9])
+    blocks = Rows(one[:, None], one, one, one, one, groups).blocks()
+    assert [b.tolist() for b in blocks] == [[1, 3], [0, 2], [4]]
+
+
+def test_without_groups_every_row_is_a_block():
+    one = torch.ones(3, dtype=torch.float64)
+    assert [b.tolist() for b in Rows(one[:, None], one, one, one, one).blocks()] == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_subset_takes_every_field(grouped):
+    X, y, rng = table(3)
+    groups = rng.integers(0, 3, size=len(y)) if grouped else None
+    rows = to_rows(merge_rows(X, y, extra=rng.integers(0, 2, size=len(y)) / 3.0, groups=groups))
+    index = np.array([4, 0, 2])
+    part = rows.subset(index)
+    for name in MERGED if grouped else MERGED[:-1]:
+        assert torch.equal(getattr(part, name), getattr(rows, name)[index])
+    assert (part.groups is None) == (not grouped)
+
+
+def test_with_target_keeps_the_sum_of_squares_unless_told():
+    X, y, _ = table(4)
+    rows = to_rows(merge_rows(X, y))
+    t, q = torch.zeros(len(rows)).double(), torch.ones(len(rows)).double()
+    assert rows.with_target(t).q is rows.q
+    assert rows.with_target(t, q).q is q

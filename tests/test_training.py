@@ -1,0 +1,269 @@
+"""Optimisers against their references, bounds, failures on the way, and the options object."""
+
+import math
+import pickle
+from dataclasses import FrozenInstanceError, replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import BaseEstimator, clone
+
+from twostagegp.errors import InputError, NumericalError
+from twostagegp.kernels import NamedKernel
+from twostagegp.objectives import nll
+from twostagegp.rows import Rows
+from twostagegp.training import Problem, Training, factorise, minimise
+
+
+def sine_rows(n=40, noise=0.2, seed=0):
+    rng = np.random.default_rng(seed)
+    X = torch.as_tensor(np.sort(rng.uniform(-2, 2, size=(n, 1)), axis=0))
+    t = torch.sin(2 * X[:, 0]) + noise * torch.as_tensor(rng.normal(size=n))
+    one = torch.ones(n, dtype=torch.float64)
+    return Rows(X, t, one, 0 * one, 0 * one)
+
+
+class Bowl:
+    """A smooth function with the interface of a Problem: no covariance matrix in sight."""
+
+    def __init__(self, bound=100.0, fails_beyond=math.inf):
+        self.evaluations, self.jitter = 0, 0.0
+        self.bound, self.fails_beyond = bound, fails_beyond
+        self.visited = []
+
+    def start(self):
+        return np.array([2.0, -1.5, 0.5])
+
+    def bounds(self):
+        return [(-self.bound, self.bound)] * 3
+
+    @staticmethod
+    def value(x):
+        scale = torch.tensor([1.0, 4.0, 0.2], dtype=torch.float64)
+        return (scale * (x - 0.3) ** 2).sum() + 0.1 * torch.sin(3 * x).sum()
+
+    def __call__(self, x):
+        self.evaluations += 1
+        self.visited.append(x.copy())
+        if np.abs(x).max() > self.fails_beyond:
+            raise NumericalError("beyond what can be factorised")
+        z = torch.tensor(x, requires_grad=True)
+        value = self.value(z)
+        (gradient,) = torch.autograd.grad(value, z)
+        return float(value.detach()), gradient.numpy()
+
+
+# --- L-BFGS --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("objective", ["nll", "loo"])
+def test_lbfgs_reaches_a_stationary_point(objective):
+    problem = Problem(NamedKernel("rbf", 1), sine_rows(), objective)
+    fitted = minimise(problem, tolerance=1e-9)
+    assert np.abs(problem(fitted.parameters)[1]).max() < 1e-6
+
+
+def test_lbfgs_improves_on_the_start():
+    problem = Problem(NamedKernel("matern52", 1), sine_rows())
+    fitted = minimise(problem)
+    assert fitted.value < problem(problem.start())[0]
+    assert fitted.value == pytest.approx(problem(fitted.parameters)[0])
+
+
+def test_lbfgs_finds_the_noise_that_was_put_in():
+    problem = Problem(NamedKernel("rbf", 1), sine_rows(n=200, noise=0.2))
+    fitted = minimise(problem)
+    assert math.exp(fitted.parameters[-1]) == pytest.approx(0.2**2, rel=0.3)
+
+
+def test_a_warm_start_at_the_optimum_stays_there():
+    problem = Problem(NamedKernel("rbf", 1), sine_rows())
+    best = minimise(problem, tolerance=1e-9)
+    again = minimise(problem, best.parameters)
+    np.testing.assert_allclose(again.parameters, best.parameters, atol=1e-5)
+    assert again.evaluations <= 3
+
+
+@pytest.mark.parametrize("optimizer", ["lbfgs", "adam", "adamw"])
+def test_no_steps_leave_the_start(optimizer):
+    bowl = Bowl()
+    fitted = minimise(bowl, optimizer=optimizer, steps=0)
+    np.testing.assert_array_equal(fitted.parameters, bowl.start())
+    assert fitted.evaluations == 1
+
+
+def test_evaluations_are_counted_for_each_minimisation():
+    bowl = Bowl()
+    first = minimise(bowl)
+    second = minimise(bowl)
+    assert first.evaluations == second.evaluations == bowl.evaluations / 2
+
+
+def test_a_failure_on_the_way_does_not_end_the_fit():
+    # The start's gradient is long, so that the first trial step lands where nothing works.
+    bowl = Bowl(fails_beyond=2.05)
+    start = np.array([2.0, 2.0, -2.0])
+    fitted = minimise(bowl, start, tolerance=1e-8)
+    assert any(np.abs(x).max() > 2.05 for x in bowl.visited)
+    assert fitted.gradient_norm < 1e-4
+    assert fitted.value < Bowl()(start)[0]
+
+
+def test_a_failure_at_the_start_is_raised():
+    with pytest.raises(NumericalError):
+        minimise(Bowl(fails_beyond=1.0))
+
+
+# --- Adam and AdamW ------------------------------------------------------------------------------
+
+
+def torch_path(optimizer_class, schedule, steps, lr, restart_every, **options):
+    """Every iterate of torch's own optimiser on the bowl."""
+    x = torch.tensor(Bowl().start(), requires_grad=True)
+    optimizer = optimizer_class([x], lr=lr, **options)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=restart_every)
+    path = [x.detach().clone().numpy()]
+    for _ in range(steps):
+        optimizer.zero_grad()
+        Bowl.value(x).backward()
+        optimizer.step()
+        if schedule == "cosine":
+            scheduler.step()
+        path.append(x.detach().clone().numpy())
+    return np.array(path)
+
+
+@pytest.mark.parametrize("schedule", ["none", "cosine"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_every_step_is_torchs(optimizer, schedule):
+    bowl = Bowl()
+    options = {"steps": 25, "lr": 0.2, "restart_every": 7}
+    fitted = minimise(bowl, optimizer=optimizer, schedule=schedule, weight_decay=0.1, **options)
+    if optimizer == "adam":
+        expected = torch_path(torch.optim.Adam, schedule, **options)
+    else:
+        expected = torch_path(torch.optim.AdamW, schedule, weight_decay=0.1, **options)
+    np.testing.assert_allclose(bowl.visited, expected, rtol=1e-10, atol=1e-12)
+    np.testing.assert_array_equal(fitted.parameters, bowl.visited[-1])
+
+
+def test_value_and_gradient_norm_belong_to_the_last_iterate():
+    fitted = minimise(Bowl(), optimizer="adam", steps=5)
+    value, gradient = Bowl()(fitted.parameters)
+    assert fitted.value == value
+    assert fitted.gradient_norm == np.abs(gradient).max()
+
+
+# --- bounds --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", ["lbfgs", "adam", "adamw"])
+def test_no_evaluation_leaves_the_bounds(optimizer):
+    bowl = Bowl(bound=0.2)  # the minimum is outside, and so is the start
+    fitted = minimise(bowl, optimizer=optimizer, lr=0.5, steps=30)
+    assert np.abs(bowl.visited).max() <= 0.2
+    assert np.abs(fitted.parameters).max() <= 0.2
+
+
+@pytest.mark.parametrize("optimizer", ["lbfgs", "adam"])
+def test_noise_never_falls_below_the_floor(optimizer):
+    rows = sine_rows(noise=0.0)
+    problem = Problem(NamedKernel("rbf", 1), rows, noise_floor=1e-3, use_prior=False)
+    fitted = minimise(problem, optimizer=optimizer, lr=0.3, steps=60)
+    assert fitted.parameters[-1] >= math.log(1e-3)
+    assert fitted.parameters[-1] == pytest.approx(math.log(1e-3), abs=0.1)
+
+
+def test_the_start_is_above_even_a_high_floor():
+    problem = Problem(NamedKernel("rbf", 1), sine_rows(), noise_floor=500.0)
+    lower, upper = problem.bounds()[-1]
+    assert lower < problem.start()[-1] < upper
+
+
+# --- the problem ---------------------------------------------------------------------------------
+
+
+def test_value_is_the_objective_over_the_number_of_rows_before_merging():
+    rows = sine_rows(n=10)
+    rows = replace(rows, c=torch.arange(1, 11, dtype=torch.float64))
+    problem = Problem(NamedKernel("rbf", 1), rows, use_prior=False)
+    f, s = factorise(problem.kernel, rows, problem.start())
+    assert problem(problem.start())[0] == pytest.approx(nll(f, rows, s).value / 55)
+
+
+def test_prior_is_the_gaussian_that_the_kernel_states():
+    kernel = NamedKernel("matern32", 1)
+    rows = sine_rows()
+    parameters = np.array([0.4, -0.3, -2.0])
+    mean, precision = kernel.prior()
+    mean, precision = np.append(mean, math.log(1e-2)), np.append(precision, 1 / 9)
+    expected = 0.5 * precision @ (parameters - mean) ** 2 / len(rows)
+    with_prior = Problem(kernel, rows)(parameters)[0]
+    without = Problem(kernel, rows, use_prior=False)(parameters)[0]
+    assert with_prior - without == pytest.approx(expected)
+
+
+def test_jitter_that_was_needed_is_reported():
+    n = 30
+    one = torch.ones(n, dtype=torch.float64)
+    # Rows so close together that their matrix is singular to working precision.
+    X = 1e-9 * torch.arange(n, dtype=torch.float64)[:, None]
+    problem = Problem(NamedKernel("rbf", 1), Rows(X, one, one, 0 * one, 0 * one), noise_floor=1e-18)
+    problem(np.array([0.0, 0.0, math.log(1e-18)]))
+    assert problem.jitter > 0.0
+
+
+def test_factorise_gives_the_inverse_and_the_solution():
+    rows, kernel = sine_rows(), NamedKernel("rbf", 1)
+    parameters = np.array([-0.5, 0.2, -2.0])
+    f, s = factorise(kernel, rows, parameters)
+    K = kernel.evaluate(rows.X, parameters[:-1])[0] + torch.diag(s)
+    torch.testing.assert_close(f.A @ K, torch.eye(len(rows)).double(), rtol=0.0, atol=1e-9)
+    torch.testing.assert_close(K @ f.alpha, rows.t)
+
+
+# --- the options ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"optimizer": "sgd"}, "optimizer='sgd'"),
+        ({"schedule": "linear"}, "schedule='linear'"),
+        ({"steps": -1}, "steps=-1"),
+        ({"refine_steps": -2}, "refine_steps=-2"),
+        ({"lr": 0.0}, "lr=0.0"),
+        ({"lr": math.nan}, "lr=nan"),
+        ({"refine_lr": -1.0}, "refine_lr=-1.0"),
+        ({"restart_every": 0}, "restart_every=0"),
+        ({"subsample": 1}, "subsample=1"),
+    ],
+)
+def test_an_impossible_option_is_named_with_its_value(options, named):
+    with pytest.raises(InputError, match=named):
+        Training(**options)
+
+
+def test_training_is_frozen():
+    with pytest.raises(FrozenInstanceError):
+        Training().steps = 3
+
+
+def test_equal_trainings_are_equal_and_hash_alike():
+    assert Training(steps=3) == Training(steps=3)
+    assert len({Training(steps=3), Training(steps=3), Training(steps=4)}) == 2
+
+
+def test_training_survives_a_pickle():
+    training = Training(optimizer="adamw", subsample=500)
+    assert pickle.loads(pickle.dumps(training)) == training
+
+
+def test_training_survives_scikit_learns_clone():
+    class Estimator(BaseEstimator):
+        def __init__(self, training=None):
+            self.training = training
+
+    training = Training(optimizer="adamw", schedule="cosine")
+    assert clone(Estimator(training)).training == training
