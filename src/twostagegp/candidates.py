@@ -96,11 +96,12 @@ class Ladder:
             sizes.append(size)
             size *= 3
         if not sizes:
-            return cls((Rung(n, n_candidates, 60, 1e-4),))
+            # A few dozen rows do not determine hyperparameters to more digits than this.
+            return cls((Rung(n, n_candidates, 60, 1e-3 if n < 60 else 2e-4),))
         rungs = []
         for i, m in enumerate(sizes):
             keep = max(full_keep, n_candidates // 2**i)
-            rungs.append(Rung(m, keep, 40 if i == 0 else 20, 3e-4))
+            rungs.append(Rung(m, keep, 40 if i == 0 else 12, 3e-4))
         return cls((*rungs, Rung(n, full_keep, full_steps, 1e-4)))
 
 

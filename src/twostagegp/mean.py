@@ -38,6 +38,7 @@ __all__ = [
     "MeanModel",
     "RidgeMean",
     "choose_penalty",
+    "rank_by_loo_error",
     "rank_by_unseen_error",
     "refit_residuals",
 ]
@@ -79,7 +80,8 @@ class ConstantMean:
         total = weight.sum()
         self.value = float(weight @ y / total)
         if merged.groups is None:
-            part, part_weight = weight * y, weight
+            part_weight = np.minimum(merged.c, 1.0)[merged.inverse]  # one copy
+            part = part_weight * y
         else:
             _, members = np.unique(merged.groups[merged.inverse], return_inverse=True)
             members = members.reshape(-1)
@@ -153,7 +155,20 @@ def rank_by_unseen_error(
     """
     assert unseen is not None
     E = np.column_stack([_predict_unseen(engine, unseen.rows, c) for c in candidates])
-    weight = unseen.rows.c.cpu().numpy()
+    return _rank(E, unseen.rows)
+
+
+def rank_by_loo_error(engine: Engine, candidates: Sequence[Candidate]) -> Array:
+    """The same ranking from closed-form leave-one-out errors."""
+    columns = []
+    for c in candidates:
+        assert c.parameters is not None
+        columns.append(engine.condition(c.kernel, c.parameters).heldout().residual.cpu().numpy())
+    return _rank(np.column_stack(columns), engine.rows)
+
+
+def _rank(E: Array, rows: Rows) -> Array:
+    weight = rows.c.cpu().numpy()
     error = weight @ E**2 / weight.sum()
     wanted = simplex_weights(E, weight)
     return np.where(wanted > 0.01, -wanted, error)

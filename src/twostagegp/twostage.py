@@ -31,6 +31,7 @@ from twostagegp.mean import (
     MeanModel,
     RidgeMean,
     choose_penalty,
+    rank_by_loo_error,
     rank_by_unseen_error,
     refit_residuals,
 )
@@ -47,8 +48,10 @@ Array = NDArray[np.float64]
 REFIT_ROWS = 600
 REFIT_FOLDS = 5
 REFIT_STEPS = 5
-#: Below this many distinct rows candidates are trained by the likelihood only.
-LOO_ROWS = 60
+REFIT_KEEP = 8
+#: Below this many distinct rows candidates are trained by the likelihood only, fewer are
+#: refitted, and the variance has one lengthscale.
+SMALL_ROWS = 60
 #: Above this many distinct rows the candidates that reach all rows are not trained there any more.
 FULL_TRAINING_ROWS = 3000
 
@@ -196,7 +199,7 @@ class _MeanBuilder:
         return self.folds[self.data.merged.inverse]
 
     def objectives(self, single: bool) -> tuple[ObjectiveName, ...]:
-        if self.options.selection == "nll" or self.m < LOO_ROWS:
+        if self.options.selection == "nll" or self.m < SMALL_ROWS:
             return ("nll",)
         return ("loo",) if single else ("loo", "nll")
 
@@ -238,7 +241,13 @@ class _MeanBuilder:
         made = kernel_list(kernels, self.options.ard, d)
         if self.options.penalty != "auto":
             return [self.classical(kernel) for kernel in made]
-        candidates = [Candidate(k, o) for o in self.objectives(single) for k in made]
+        candidates = [
+            Candidate(kernel, objective)
+            for objective in self.objectives(single)
+            for kernel in made
+            # The likelihood adds variety where there are many lengthscales to get wrong.
+            if objective == "loo" or kernel.ard or len(self.objectives(single)) == 1
+        ]
         self.searched += candidates
         if self.options.training is not None:
             for candidate in candidates:
@@ -254,6 +263,10 @@ class _MeanBuilder:
     def with_residuals(self, survivors: list[Candidate]) -> list[MeanModel]:
         merged = self.data.merged
         refit = self.m <= REFIT_ROWS and self.options.training is None
+        keep = REFIT_KEEP if self.m >= SMALL_ROWS else REFIT_KEEP // 2
+        if refit and len(survivors) > keep:
+            ranking = np.argsort(rank_by_loo_error(self.engine, survivors), kind="stable")
+            survivors = [survivors[i] for i in ranking[:keep]]
         models: list[MeanModel] = []
         for candidate in survivors:
             residuals = None
@@ -309,11 +322,12 @@ def fit_mean(
     return StackedMean(models, weights, residuals, builder.searched), builder.n_refits
 
 
-def variance_kernels(options: Options, d: int) -> list[Kernel]:
+def variance_kernels(options: Options, m: int, d: int) -> list[Kernel]:
     """Kernels of the second stage."""
+    ard = False if options.ard == "both" and m < SMALL_ROWS else options.ard
     if isinstance(options.variance, str) and options.variance == "search":
-        return kernel_list(options.kernels, options.ard, d)
-    return kernel_list([options.variance], options.ard, d)
+        return kernel_list(options.kernels, ard, d)
+    return kernel_list([options.variance], ard, d)
 
 
 def _constant_parts(data: Prepared, options: Options) -> TwoStageFit:
@@ -343,7 +357,7 @@ def fit_two_stage(data: Prepared, options: Options, seed: int) -> TwoStageFit:
             residuals = y - mean.predict(data.rows.X).cpu().numpy()[data.merged.inverse]
     with clock("variance"):
         rows, R = residual_rows(data.rows, data.merged, residuals)
-        kernels = variance_kernels(options, d)
+        kernels = variance_kernels(options, m, d)
         variance = fit_variance(
             engine.with_rows(rows),
             kernels,
