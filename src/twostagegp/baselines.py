@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twostagegp.candidates import Candidate, Ladder, climb, train_with
+from twostagegp.candidates import Candidate, Ladder, climb, fitted_only, train_with
 from twostagegp.engines.exact import ExactEngine, ExactPosterior
 from twostagegp.errors import InputError
 from twostagegp.estimator import GPEstimator
@@ -147,6 +147,8 @@ class ExactGPRegressor(GPEstimator):
     def _check_parameters(self) -> None:
         self._check_choice("ard", (True, False))
         self._check_choice("objective", ("nll", "loo"))
+        self._check_kernels("kernel", ("search",))
+        self._check_kernels("kernels")
 
     def _fit_target(self, data: Prepared, seed: int) -> SingleStageFit:
         m, d = len(data.rows), data.rows.X.shape[1]
@@ -171,7 +173,7 @@ class ExactGPRegressor(GPEstimator):
         else:
             for candidate in candidates:
                 train_with(engine, candidate, self.training, rng)
-            survivors = candidates
+            survivors = fitted_only(candidates)
         best = min(survivors, key=lambda candidate: candidate.value)
         assert best.parameters is not None
         with torch.no_grad():
@@ -179,7 +181,7 @@ class ExactGPRegressor(GPEstimator):
         return SingleStageFit(posterior, candidates, seconds={"gp": time.perf_counter() - begin})
 
     def _describe(self, data: Prepared, fit: SingleStageFit) -> FitReport:
-        return single_stage_report(data, fit.candidates, fit.posterior, fit.seconds)
+        return single_stage_report(data, fit.candidates, fit.posterior, fit.noise, fit.seconds)
 
     def _publish(self, one_or_all: Any) -> None:
         self.gp_ = one_or_all([fit.posterior for fit in self._fits])

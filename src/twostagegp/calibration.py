@@ -22,6 +22,9 @@ __all__ = ["Calibration", "scale_from_quantile"]
 
 Array = NDArray[np.float64]
 
+#: Level of the intervals that the factor makes right on held-out rows.
+LEVEL = 0.95
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -50,7 +53,7 @@ class Calibration:
         return self.z / np.sqrt(self.factor)
 
 
-def scale_from_quantile(z: Array, weight: Array | None = None, level: float = 0.95) -> float:
+def scale_from_quantile(z: Array, weight: Array | None = None, level: float | None = None) -> float:
     r"""The factor c of the module's formula from (weighted) z-scores.
 
     Examples
@@ -60,6 +63,7 @@ def scale_from_quantile(z: Array, weight: Array | None = None, level: float = 0.
     >>> bool(abs(scale_from_quantile(z) - 4.0) < 0.1)
     True
     """
+    level = LEVEL if level is None else level
     order = np.argsort(np.abs(z))
     size = np.abs(z)[order]
     w = np.ones(len(z)) if weight is None else weight[order]

@@ -21,9 +21,9 @@ from torch import Tensor
 from twostagegp.engines.base import Engine
 from twostagegp.errors import NotFittableError, TwoStageGPError
 from twostagegp.kernels import Kernel, Vector
-from twostagegp.training import Fitted, ObjectiveName, Training, minimise
+from twostagegp.training import Fitted, ObjectiveName, Training, improve, minimise
 
-__all__ = ["Candidate", "Ladder", "Rung", "climb", "train_with"]
+__all__ = ["Candidate", "Ladder", "Rung", "climb", "fitted_only", "train_with"]
 
 
 @dataclass
@@ -39,19 +39,34 @@ class Candidate:
     full_evaluations: int = 0
     seconds: float = 0.0
     failure: str = ""
+    inverse_hessian: Vector | None = None
+    penalty_shift: float = 0.0
 
     @property
     def label(self) -> str:
         return f"{self.kernel.label}/{self.objective}"
 
+    def with_penalty(self, parameters: Vector) -> Vector:
+        """Parameters whose log noise is moved to where it predicts the mean best."""
+        return np.append(parameters[:-1], parameters[-1] + self.penalty_shift)
+
     def train(
         self, engine: Engine, R: Tensor | None, is_full: bool, steps: int, tolerance: float
     ) -> None:
-        """Improve the parameters on the engine's rows by L-BFGS; a failure is remembered."""
+        """Improve the parameters on the engine's rows; a failure is remembered.
+
+        The first time by L-BFGS; then ``steps`` counts evaluations, and the curvature found on
+        fewer rows guides them.
+        """
+        if steps == 0:
+            return
         begin = time.perf_counter()
         problem = engine.problem(self.kernel, self.objective, R)
         try:
-            fitted = minimise(problem, self.parameters, steps=steps, tolerance=tolerance)
+            if self.parameters is None or self.inverse_hessian is None:
+                fitted = minimise(problem, self.parameters, steps=steps, tolerance=tolerance)
+            else:
+                fitted = improve(problem, self.parameters, self.inverse_hessian, steps, tolerance)
             self._record(fitted)
         except TwoStageGPError as error:
             self.failure = str(error)
@@ -63,16 +78,27 @@ class Candidate:
         self.parameters = fitted.parameters
         self.value = fitted.value
         self.gradient_norm = fitted.gradient_norm
+        self.inverse_hessian = fitted.inverse_hessian
 
 
 @dataclass(frozen=True)
 class Rung:
-    """How many rows, how many candidates enter, and how long each is trained."""
+    """How many rows, how many candidates enter, and how long each is trained.
+
+    ``steps`` are L-BFGS iterations on the first rung, evaluations on the others; a tuple gives
+    each candidate its own number, best first.
+    """
 
     rows: int
     keep: int
-    steps: int
+    steps: int | tuple[int, ...]
     tolerance: float
+
+    def steps_of(self, rank: int) -> int:
+        """Steps of the candidate that entered this rung at ``rank``."""
+        if isinstance(self.steps, int):
+            return self.steps
+        return self.steps[rank] if rank < len(self.steps) else 0
 
 
 @dataclass(frozen=True)
@@ -82,7 +108,9 @@ class Ladder:
     rungs: tuple[Rung, ...]
 
     @classmethod
-    def plan(cls, n: int, n_candidates: int, full_keep: int, full_steps: int) -> Ladder:
+    def plan(
+        cls, n: int, n_candidates: int, full_keep: int, full_steps: int | tuple[int, ...]
+    ) -> Ladder:
         """Rungs of 300, 900, 2700, ... rows, then all n.
 
         Examples
@@ -101,8 +129,8 @@ class Ladder:
         rungs = []
         for i, m in enumerate(sizes):
             keep = max(full_keep, n_candidates // 2**i)
-            rungs.append(Rung(m, keep, 40 if i == 0 else 12, 3e-4))
-        return cls((*rungs, Rung(n, full_keep, full_steps, 1e-4)))
+            rungs.append(Rung(m, keep, 40 if i == 0 else 8, 3e-4))
+        return cls((*rungs, Rung(n, full_keep, full_steps, 2e-5)))
 
 
 @dataclass
@@ -137,12 +165,10 @@ def climb(
         index = np.sort(order[: rung.rows])
         part = engine if rung.rows >= n else engine.subset(index)
         R_part = None if R is None else R[index]
-        for candidate in alive:
-            candidate.train(part, R_part, rung.rows >= n, rung.steps, rung.tolerance)
-        alive = [c for c in alive if c.parameters is not None and not c.failure]
-        if not alive:
-            reasons = {c.failure for c in candidates}
-            raise NotFittableError(f"no kernel could be fitted: {'; '.join(sorted(reasons))}")
+        for rank, candidate in enumerate(alive):
+            steps = rung.steps_of(rank)
+            candidate.train(part, R_part, rung.rows >= n, steps, rung.tolerance)
+        alive = fitted_only(alive)
         if position + 1 < len(ladder.rungs):
             keep = ladder.rungs[position + 1].keep
             unseen = engine.subset(np.sort(order[rung.rows : rung.rows + 1000]))
@@ -158,8 +184,34 @@ def train_with(
     rng: np.random.Generator,
     R: Tensor | None = None,
 ) -> None:
-    """Train one candidate exactly as a user's :class:`Training` says."""
+    """Train one candidate exactly as a user's :class:`Training` says.
+
+    A failure is remembered on the way of :meth:`Candidate.train`; :func:`fitted_only` drops it.
+    """
     begin = time.perf_counter()
+    try:
+        _train_with(engine, candidate, training, rng, R)
+    except TwoStageGPError as error:
+        candidate.failure = str(error)
+    candidate.seconds += time.perf_counter() - begin
+
+
+def fitted_only(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates that could be fitted; an error that names every reason if there is none."""
+    fitted = [c for c in candidates if c.parameters is not None and not c.failure]
+    if not fitted:
+        reasons = sorted({c.failure for c in candidates})
+        raise NotFittableError(f"no kernel could be fitted: {'; '.join(reasons)}")
+    return fitted
+
+
+def _train_with(
+    engine: Engine,
+    candidate: Candidate,
+    training: Training,
+    rng: np.random.Generator,
+    R: Tensor | None,
+) -> None:
     n = len(engine.rows)
     options: dict[str, Any] = {
         "optimizer": training.optimizer,
@@ -183,4 +235,3 @@ def train_with(
     candidate._record(minimise(problem, parameters, steps=steps, lr=lr, **options))
     candidate.evaluations += problem.evaluations
     candidate.full_evaluations += problem.evaluations
-    candidate.seconds += time.perf_counter() - begin

@@ -9,6 +9,7 @@ quantiles).
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import Any, Literal
 
@@ -19,12 +20,23 @@ from sklearn.utils import check_random_state
 
 from twostagegp.errors import InputError, MemoryBudgetError
 
-__all__ = ["Gaussian"]
+__all__ = ["Gaussian", "check_covariance_size"]
 
 Array = NDArray[np.float64]
 
-#: Largest covariance matrix given out, in rows: 1.6 GB in float64.
-_COVARIANCE_ROWS = 14_000
+#: Most bytes of the covariance matrices given out at once; one target: 14,142 rows.
+_COVARIANCE_BYTES = 1_600_000_000
+
+
+def check_covariance_size(n: int, p: int) -> None:
+    """Raise before p covariance matrices of n rows are made that would fill the memory."""
+    needed = 8 * p * n * n
+    if needed > _COVARIANCE_BYTES:
+        raise MemoryBudgetError(
+            f"the joint covariance of {n} rows and {p} target(s) needs {needed / 2**30:.1f} GiB; "
+            f"ask for at most {math.isqrt(_COVARIANCE_BYTES // (8 * p))} rows at a time, or use "
+            "return_std."
+        )
 
 
 class Gaussian:
@@ -75,14 +87,8 @@ class Gaussian:
                 "ask for one of return_std, return_latent_std and return_cov at a time."
             )
         if return_cov:
-            mean = self._shape(self._moments(X, variance=False)[0])
-            if len(mean) > _COVARIANCE_ROWS:
-                raise MemoryBudgetError(
-                    f"the joint covariance of {len(mean)} rows needs "
-                    f"{8 * len(mean) ** 2 / 2**30:.1f} GiB; ask for at most {_COVARIANCE_ROWS} "
-                    "rows at a time, or use return_std."
-                )
             cov = self._covariances(X)
+            mean = self._shape(self._moments(X, variance=False)[0])
             return mean, cov[0] if self._is_1d else cov
         mean, latent, observed = self._moments(X, variance=return_std or return_latent_std)
         if return_std:
@@ -117,7 +123,7 @@ class Gaussian:
         """
         q = np.atleast_1d(np.asarray(levels, dtype=np.float64))
         if q.ndim != 1 or not ((q > 0.0) & (q < 1.0)).all():
-            raise InputError(f"levels={levels!r} must all lie between 0 and 1.")
+            raise InputError(f"levels={levels!r} must be numbers between 0 and 1.")
         mean, std = self.predict(X, return_std=True)
         return mean[..., None] + std[..., None] * norm.ppf(q)
 

@@ -11,17 +11,19 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Integral, Real
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from joblib import effective_n_jobs
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from twostagegp.distribution import Gaussian
+from twostagegp.distribution import Gaussian, check_covariance_size
 from twostagegp.engines.exact import check_memory
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.fit_report import FitReport
@@ -33,8 +35,10 @@ from twostagegp.inputs import (
     prepare,
     resolve_device,
 )
+from twostagegp.kernels import KERNELS
+from twostagegp.training import Training
 
-__all__ = ["GPEstimator", "TargetFit"]
+__all__ = ["GPEstimator", "TargetFit", "is_kernel"]
 
 Array = NDArray[np.float64]
 
@@ -64,6 +68,7 @@ class TargetFit(Protocol):
 class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
     """Base of the regressors; not for direct use."""
 
+    training: Training | None
     noise_floor: float
     device: str
     dtype: str
@@ -121,13 +126,13 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
         begin = time.perf_counter()
         self._check_parameters()
         self._check_shared_parameters()
-        X, y = validate_data(
-            self, X, y, dtype=np.float64, multi_output=True, y_numeric=True,
-            ensure_all_finite=False, ensure_min_samples=2,
-        )  # fmt: skip
+        # Finiteness is checked here, to name the row and the column.
+        options = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 2}
+        both = (options, {**options, "ensure_2d": False})
+        X, y = validate_data(self, X, y, validate_separately=both)
+        check_consistent_length(X, y)
         names = self._column_names()
         check_finite(X, "X", names)
-        y = np.asarray(y, dtype=np.float64)
         check_finite(y, "y")
         self._target_ndim = y.ndim
         targets = y.reshape(len(y), -1)
@@ -140,7 +145,7 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
             "device": device,
             "dtype": torch.float64 if self.dtype == "float64" else torch.float32,
         }
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = int(self._random_state().randint(2**31 - 1))
         self._data, self._fits = [], []
         with self._threads():
             for column in targets.T:
@@ -153,8 +158,24 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
 
     def _check_shared_parameters(self) -> None:
         self._check_choice("dtype", ("float64", "float32"))
-        if not self.noise_floor > 0.0:
-            raise InputError(f"noise_floor={self.noise_floor!r} must be positive, such as 1e-8.")
+        floor = self.noise_floor
+        if not (isinstance(floor, Real) and 0.0 < floor < 1.0):
+            raise InputError(f"noise_floor={floor!r} must lie between 0 and 1, such as 1e-8.")
+        if self.training is not None and not isinstance(self.training, Training):
+            raise InputError(f"training={self.training!r}: use a Training(...) or None.")
+        if self.n_jobs is not None and (not isinstance(self.n_jobs, Integral) or self.n_jobs == 0):
+            raise InputError(f"n_jobs={self.n_jobs!r}: use a number of threads, -1 (all) or None.")
+        if not isinstance(self.verbose, Integral):
+            raise InputError(f"verbose={self.verbose!r}: use 0 (silent) or 1 (print the report).")
+        self._random_state()
+
+    def _random_state(self) -> np.random.RandomState:
+        try:
+            return check_random_state(self.random_state)
+        except ValueError as error:
+            raise InputError(
+                f"random_state={self.random_state!r}: use an integer, a numpy RandomState or None."
+            ) from error
 
     @property
     def _floor(self) -> float:
@@ -163,9 +184,24 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
 
     def _check_choice(self, name: str, choices: tuple[Any, ...]) -> None:
         value = getattr(self, name)
+        value = bool(value) if isinstance(value, np.bool_) else value
         if not any(value is c or (isinstance(value, str) and value == c) for c in choices):
             listed = ", ".join(repr(c) for c in choices)
             raise InputError(f"{name}={value!r} is not one of {listed}.")
+
+    def _check_kernels(self, name: str, words: tuple[str, ...] = ()) -> None:
+        """Check a parameter that is a kernel, one of ``words`` or (no words) a list of kernels."""
+        value = getattr(self, name)
+        listed = ", ".join(repr(choice) for choice in (*words, *KERNELS))
+        if words:
+            several = [value]
+        elif isinstance(value, list | tuple) and len(value) > 0:
+            several = list(value)
+        else:
+            raise InputError(f"{name}={value!r}: give a non-empty list of kernels ({listed}).")
+        for kernel in several:
+            if not (is_kernel(kernel) or (isinstance(kernel, str) and kernel in words)):
+                raise InputError(f"{name}={value!r}: use {listed}, or a GPyTorch kernel object.")
 
     def _column_names(self) -> list[str]:
         names = getattr(self, "feature_names_in_", None)
@@ -178,7 +214,7 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
             yield
             return
         before = torch.get_num_threads()
-        torch.set_num_threads(torch.get_num_threads() if self.n_jobs < 0 else max(1, self.n_jobs))
+        torch.set_num_threads(effective_n_jobs(self.n_jobs))
         try:
             yield
         finally:
@@ -243,6 +279,7 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
 
     def _covariances(self, X: Any) -> Array:
         X = self._inputs(X)
+        check_covariance_size(len(X), len(self._fits))
         covariances = []
         with self._threads():
             for data, fit in zip(self._data, self._fits, strict=True):
@@ -250,6 +287,13 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
                 C.diagonal().add_(fit.noise)
                 covariances.append(_numpy(C) * fit.factor * data.scaling.y_scale**2)
         return np.stack(covariances)
+
+
+def is_kernel(value: Any) -> bool:
+    """Whether a value is the name of a kernel or looks like a GPyTorch kernel object."""
+    if isinstance(value, str):
+        return value in KERNELS
+    return hasattr(value, "covar_dist") and not isinstance(value, type)
 
 
 def _numpy(values: Tensor) -> Array:

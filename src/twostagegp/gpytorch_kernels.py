@@ -48,7 +48,7 @@ class LaplacianKernel(GPyTorchKernel):
 
 def named_to_gpytorch(kernel: NamedKernel, theta: Vector) -> ScaleKernel:
     """A ``ScaleKernel`` with the values of ``theta``, in float64."""
-    dims = kernel.n_features if kernel.ard else None
+    dims = kernel.n_features if kernel.ard or kernel.shape is not None else None
     if kernel.name == "rbf":
         base = RBFKernel(ard_num_dims=dims)
     elif kernel.name == "rq":
@@ -59,7 +59,8 @@ def named_to_gpytorch(kernel: NamedKernel, theta: Vector) -> ScaleKernel:
         nu = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}[kernel.name]
         base = MaternKernel(nu=nu, ard_num_dims=dims)
     scaled = ScaleKernel(base).double()
-    base.lengthscale = torch.as_tensor(np.exp(theta[: kernel.n_lengthscales]))
+    scales = kernel.lengthscales(theta)
+    base.lengthscale = torch.as_tensor(scales if dims else scales[:1])
     if kernel.name == "rq":
         base.alpha = torch.as_tensor(np.exp(theta[-2]))
     scaled.outputscale = torch.as_tensor(np.exp(theta[-1]))

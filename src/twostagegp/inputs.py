@@ -33,6 +33,11 @@ Array = NDArray[np.float64]
 
 #: A column whose spread is below this fraction of its size is rounding noise.
 _CONSTANT = 1e-13
+#: Largest magnitude of a value whose square, times a variance, is far from overflow.
+_HUGE = 1e100
+#: Standardised inputs further out than this are as far as any: every kernel is zero there, and
+#: squares stay finite in float32.
+_FAR = 1e12
 #: Rows below which a GPU is not worth the transfer; see docs/defaults.md.
 _GPU_ROWS = 1500
 
@@ -49,7 +54,9 @@ class Scaling:
 
     def inputs(self, X: Array) -> Array:
         """Keep the columns in use and standardise them, shape (n, d)."""
-        return (X[:, self.columns] - self.x_mean) / self.x_scale
+        with np.errstate(over="ignore"):
+            Z = (X[:, self.columns] - self.x_mean) / self.x_scale
+        return np.clip(Z, -_FAR, _FAR)
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,10 @@ def check_nonnegative(values: ArrayLike | None, n: int, name: str) -> Array | No
     check_finite(array, name)
     if (array < 0.0).any():
         first = int(np.argmax(array < 0.0))
-        raise InputError(f"{name} must not be negative; row {first} has {array[first]!r}.")
+        raise InputError(f"{name} must not be negative; row {first} has {float(array[first])}.")
+    if (array > _HUGE).any():
+        first = int(np.argmax(array))
+        raise InputError(f"{name} reaches {array[first]:.1e} in row {first}; rescale it.")
     return array
 
 
@@ -153,14 +163,14 @@ def _standardise_columns(
     X: Array, weight: Array, names: Sequence[str]
 ) -> tuple[NDArray[np.int64], Array, Array, list[str]]:
     size = np.abs(X).max(0)
-    if (size > 1e150).any():
+    if (size > _HUGE).any():
         worst = int(np.argmax(size))
         raise InputError(
             f"column {names[worst]!r} reaches {size[worst]:.1e}; its square would overflow. "
             "Rescale it, or take its logarithm."
         )
     mean, scale = _weighted_moments(X, weight)
-    usable = scale > np.maximum(_CONSTANT * size, 1e-150)
+    usable = scale > np.maximum(_CONSTANT * size, 1.0 / _HUGE)
     columns = np.flatnonzero(usable)
     constant = [names[int(k)] for k in np.flatnonzero(~usable)]
     return columns, mean[columns], scale[columns], constant
@@ -190,22 +200,24 @@ def prepare(
         used = weight > 0.0
         if used.sum() < 2:
             raise InputError(
-                f"sample_weight leaves {int(used.sum())} row(s) with positive weight; at least 2 "
-                "are needed."
+                f"sample_weight is zero in all but {int(used.sum())} of {len(used)} rows; at least "
+                "2 rows need a positive weight."
             )
         X, y, weight = X[used], y[used], weight[used]
         noise_var = None if noise_var is None else noise_var[used]
-        groups = None if groups is None else groups[used]
+        groups = None if groups is None else check_groups(groups[used], int(used.sum()))
     size = float(np.abs(y).max())
-    if size > 1e150:
+    if size > _HUGE:
         raise InputError(f"y reaches {size:.1e}; its square would overflow. Rescale it.")
     raw = merge_rows(X, y, weight, noise_var, groups)
     columns, x_mean, x_scale, constant = _standardise_columns(raw.X, raw.c, names)
     y_mean = float(raw.c @ raw.t / raw.c.sum())
     spread = float(np.sqrt((raw.c @ (raw.t - y_mean) ** 2 + raw.q.sum()) / raw.c.sum()))
-    constant_target = spread <= max(_CONSTANT * size, 1e-150)
+    constant_target = spread <= max(_CONSTANT * size, 1.0 / _HUGE)
     # A constant target has no scale of its own: the size of the constant takes its place.
-    y_scale = (size or 1.0) if constant_target else spread
+    y_scale = spread
+    if constant_target:
+        y_scale = size if size > 1.0 / _HUGE else 1.0
     scaling = Scaling(columns, x_mean, x_scale, y_mean, y_scale)
     merged = Merged(
         X=scaling.inputs(raw.X),

@@ -63,7 +63,7 @@ _DIRECT_COLUMNS = 64
 #: Rows of a block in the Laplacian's derivative: a (rows, n) panel should stay in cache.
 _PANEL_ENTRIES = 65_536
 #: Standard deviation of the prior on a log-lengthscale and on a log-outputscale.
-_PRIOR_SPREAD = math.sqrt(3.0)
+PRIOR_SPREAD = math.sqrt(3.0)
 
 
 class Kernel(ABC):
@@ -139,6 +139,9 @@ class NamedKernel(Kernel):
         Number of input columns.
     ard : bool
         One lengthscale a column instead of one for all.
+    shape : array of shape (n_features,), optional
+        Fixed ratios of the lengthscales, so that only their common size is learned:
+        :math:`\ell_k = \ell\, \text{shape}_k`.
 
     Examples
     --------
@@ -150,10 +153,13 @@ class NamedKernel(Kernel):
     torch.Size([2, 2])
     """
 
-    def __init__(self, name: str, n_features: int, ard: bool = False) -> None:
+    def __init__(
+        self, name: str, n_features: int, ard: bool = False, shape: Vector | None = None
+    ) -> None:
         self.name = name
         self.n_features = n_features
-        self.ard = ard and n_features > 1
+        self.ard = ard and n_features > 1 and shape is None
+        self.shape = shape
         self.metric = 1 if name == "laplacian" else 2
 
     @property
@@ -168,6 +174,10 @@ class NamedKernel(Kernel):
         """Typical distance of two standardised rows: sqrt(d), or d for the L1 metric."""
         d = float(self.n_features)
         return d if self.metric == 1 else math.sqrt(d)
+
+    @property
+    def label(self) -> str:
+        return super().label if self.shape is None else f"{self.name}-shaped"
 
     def classical(self) -> Vector:
         """Lengthscale of classical kernel ridge, gamma = 1/d, with a unit outputscale.
@@ -195,17 +205,18 @@ class NamedKernel(Kernel):
         # Centred one unit above the start: a column is innocent until proven relevant.
         mean = self.start()
         mean[: self.n_lengthscales] += 1.0
-        precision = np.full(self.size, 1.0 / _PRIOR_SPREAD**2)
-        precision[-1] = 1.0 / (2.0 * _PRIOR_SPREAD) ** 2
+        precision = np.full(self.size, 1.0 / PRIOR_SPREAD**2)
+        precision[-1] = 1.0 / (2.0 * PRIOR_SPREAD) ** 2
         return mean, precision
 
     def lengthscales(self, theta: Vector) -> Vector:
-        return np.broadcast_to(np.exp(theta[: self.n_lengthscales]), (self.n_features,)).copy()
+        scales = np.broadcast_to(np.exp(theta[: self.n_lengthscales]), (self.n_features,)).copy()
+        return scales if self.shape is None else scales * self.shape
 
     def _scaled(self, X: Tensor, theta: Vector) -> Tensor:
-        if not self.ard:
+        if not self.ard and self.shape is None:
             return X * math.exp(-theta[0])
-        inverse = torch.as_tensor(np.exp(-theta[: self.n_features]), dtype=X.dtype)
+        inverse = torch.as_tensor(1.0 / self.lengthscales(theta), dtype=X.dtype)
         return X * inverse.to(X.device)
 
     def _distance(self, Z: Tensor, Z2: Tensor) -> Tensor:

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from twostagegp.errors import InputError
-from twostagegp.estimator import GPEstimator
+from twostagegp.estimator import GPEstimator, is_kernel
 from twostagegp.fit_report import FitReport
 from twostagegp.inputs import Prepared
+from twostagegp.kernels import KERNELS
 from twostagegp.reporting import two_stage_report
 from twostagegp.training import Training
-from twostagegp.twostage import Options, TwoStageFit, fit_two_stage
+from twostagegp.twostage import Options, TwoStageFit, fit_two_stage, is_regressor_like
 
 __all__ = ["TwoStageGPRegressor"]
 
@@ -41,7 +44,7 @@ class TwoStageGPRegressor(GPEstimator):
         Ridge penalty. ``"auto"`` chooses it together with the lengthscales. A number, a grid
         (the best by leave-one-out error) or ``"0.01n"`` is classical kernel ridge with the
         fixed lengthscale gamma = 1/d.
-    variance : "search" or kernel
+    variance : "search", kernel, or list of kernels
         Part 2: the best kernel of the dictionary, or one kernel.
     variance_objective : {"heldout", "nll"}
         Hyperparameters of part 2 by the held-out variance density or by the likelihood.
@@ -140,7 +143,8 @@ class TwoStageGPRegressor(GPEstimator):
         """
         settings: dict[str, Any] = {
             "method": "exact",
-            "kernels": ("rbf", "matern32", "matern12"),
+            "kernels": ("rbf", "laplacian"),
+            "variance": ("rbf", "matern32", "matern12"),
             "ard": False,
             "mean": "search",
             "penalty": (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0),
@@ -167,17 +171,18 @@ class TwoStageGPRegressor(GPEstimator):
         self._check_choice("selection", ("loo", "nll"))
         self._check_choice("residuals", ("heldout", "insample"))
         self._check_choice("calibration", ("local", "scale", None))
-        if isinstance(self.penalty, str) and self.penalty not in ("auto", "0.01n"):
-            raise InputError(f"penalty={self.penalty!r}: use 'auto', a number, a grid or '0.01n'.")
-        if isinstance(self.kernels, str) or len(self.kernels) == 0:
-            raise InputError(f"kernels={self.kernels!r}: give a non-empty list of kernels.")
+        self._check_kernels("kernels")
+        several = isinstance(self.variance, list | tuple)
+        self._check_kernels("variance", () if several else ("search",))
+        _check_mean(self.mean)
+        _penalty(self.penalty)
 
     def _fit_target(self, data: Prepared, seed: int) -> TwoStageFit:
         options = Options(
             kernels=self.kernels,
             ard=self.ard,
             mean=self.mean,
-            penalty=self.penalty,
+            penalty=_penalty(self.penalty),
             variance=self.variance,
             variance_objective="heldout" if self.variance_objective == "heldout" else "nll",
             selection=self.selection,
@@ -195,3 +200,36 @@ class TwoStageGPRegressor(GPEstimator):
         self.mean_ = one_or_all([fit.mean for fit in self._fits])
         self.variance_ = one_or_all([fit.variance for fit in self._fits])
         self.calibration_ = one_or_all([fit.calibration for fit in self._fits])
+
+
+def _check_mean(mean: Any) -> None:
+    """Raise an InputError for a ``mean`` that is no word, kernel, regressor or list of these."""
+    if isinstance(mean, list | tuple) and len(mean) > 0:
+        for part in mean:
+            _check_mean(part)
+        return
+    words = ("stack", "search", "constant")
+    if isinstance(mean, str) and mean in words:
+        return
+    if not (is_kernel(mean) or is_regressor_like(mean)):
+        raise InputError(
+            f"mean={mean!r}: use {', '.join(repr(word) for word in words)}, a kernel name "
+            f"({', '.join(KERNELS)}), a GPyTorch kernel object, a scikit-learn regressor object, "
+            "or a non-empty list of these."
+        )
+
+
+def _penalty(penalty: Any) -> str | tuple[float, ...]:
+    """The ``penalty`` parameter as a word or a grid of numbers."""
+    if isinstance(penalty, str) and penalty in ("auto", "0.01n"):
+        return penalty
+    message = f"penalty={penalty!r}: use 'auto', a positive number, a grid of them, or '0.01n'."
+    if isinstance(penalty, str):
+        raise InputError(message)
+    try:
+        grid = np.atleast_1d(np.asarray(penalty, dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise InputError(message) from error
+    if grid.ndim != 1 or grid.size == 0 or not (np.isfinite(grid) & (grid > 0.0)).all():
+        raise InputError(message)
+    return tuple(grid.tolist())

@@ -99,13 +99,13 @@ def single_stage_report(
     data: Prepared,
     candidates: list[Candidate],
     posterior: ExactPosterior | None,
+    noise: float,
     seconds: dict[str, float],
 ) -> FitReport:
     """The record of a single-stage fit; its GP is both mean and variance."""
     kernel = "constant" if posterior is None else posterior.kernel.label
     chosen = [c for c in candidates if posterior is not None and c.kernel is posterior.kernel]
     full = sum(c.full_evaluations for c in candidates)
-    noise = 0.0 if posterior is None else posterior.noise
     return FitReport(
         **_table_facts(data),
         method_reason="the only method of this estimator",
@@ -142,4 +142,6 @@ def _warnings(data: Prepared) -> list[str]:
         notes.append("The target is constant: every prediction is that constant.")
     elif data.rows.X.shape[1] == 0:
         notes.append("No input column varies: every prediction is the mean of y.")
+    elif len(data.rows) < 3:
+        notes.append("Fewer than three distinct rows: every prediction is the mean of y.")
     return notes

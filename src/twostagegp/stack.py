@@ -28,7 +28,9 @@ Array = NDArray[np.float64]
 RIDGE = 0.03
 
 
-def simplex_weights(E: Array, sample_weight: Array | None = None, ridge: float = RIDGE) -> Array:
+def simplex_weights(
+    E: Array, sample_weight: Array | None = None, ridge: float | None = None
+) -> Array:
     r"""Weights of the stack from held-out residuals.
 
     Solved as one non-negative least-squares problem: the minimiser of
@@ -41,7 +43,7 @@ def simplex_weights(E: Array, sample_weight: Array | None = None, ridge: float =
         Held-out residuals, one column a candidate.
     sample_weight : array of shape (n,), optional
     ridge : float
-        The :math:`\rho` above.
+        The :math:`\rho` above; ``RIDGE`` by default.
 
     Returns
     -------
@@ -58,6 +60,7 @@ def simplex_weights(E: Array, sample_weight: Array | None = None, ridge: float =
     C = E.shape[1]
     if C == 1:
         return np.ones(1)
+    ridge = RIDGE if ridge is None else ridge
     w = np.ones(len(E)) if sample_weight is None else sample_weight
     G = (E * w[:, None]).T @ E / w.sum()
     diagonal = np.diag(G).copy()
@@ -73,7 +76,7 @@ def simplex_weights(E: Array, sample_weight: Array | None = None, ridge: float =
 
 
 def crossfitted_residuals(
-    E: Array, folds: NDArray[np.int64], sample_weight: Array | None = None, ridge: float = RIDGE
+    E: Array, folds: NDArray[np.int64], sample_weight: Array | None = None
 ) -> Array:
     """Residuals of the stack in which no row helped to choose the weights used on it.
 
@@ -101,5 +104,5 @@ def crossfitted_residuals(
         inside = ~out
         if not inside.any():
             inside = out
-        residuals[out] = E[out] @ simplex_weights(E[inside], w[inside], ridge)
+        residuals[out] = E[out] @ simplex_weights(E[inside], w[inside])
     return residuals

@@ -16,21 +16,26 @@ from typing import Literal
 import numpy as np
 import torch
 from scipy.optimize import minimize
+from scipy.special import expit
 from torch import Tensor
 
 from twostagegp import objectives
 from twostagegp.errors import InputError, NumericalError
-from twostagegp.kernels import Kernel, Vector
+from twostagegp.kernels import Kernel, Vector, WrappedKernel
 from twostagegp.linalg import cholesky_solve, safe_cholesky
 from twostagegp.objectives import Factored, Objective
 from twostagegp.rows import Rows
 
-__all__ = ["Fitted", "Problem", "Training", "factorise", "minimise"]
+__all__ = ["Fitted", "Problem", "Training", "factorise", "improve", "minimise"]
 
 ObjectiveName = Literal["nll", "loo", "heldout"]
 
 #: Prior of log(noise variance), for a standardised target: wide, with a pull to some noise.
 _NOISE_PRIOR = (math.log(1e-2), 1.0 / 3.0**2)
+#: Longest change of a log-parameter in one quasi-Newton step.
+_LONGEST_STEP = 1.0
+#: GPyTorch's lower bound of a noise variance, kept where its way of training is.
+_GPYTORCH_NOISE_FLOOR = 1e-4
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,7 @@ class Fitted:
     evaluations: int
     gradient_norm: float
     jitter: float = 0.0
+    inverse_hessian: Vector | None = None
 
 
 def factorise(kernel: Kernel, rows: Rows, parameters: Vector) -> tuple[Factored, Tensor]:
@@ -194,28 +200,33 @@ def minimise(
 ) -> Fitted:
     """Minimise a problem from ``start`` (its own starting values by default).
 
-    A step onto a matrix that cannot be factorised counts as infinitely bad, so that the
-    line search turns back; only a start that fails raises.
+    A step of L-BFGS onto a matrix that cannot be factorised counts as very bad, so that the line
+    search turns back, and only a start that fails raises. Adam and AdamW take every step they
+    are told to and raise where one fails.
     """
     before = problem.evaluations
     bounds = problem.bounds()
     x0 = problem.start() if start is None else start
     x0 = np.clip(x0, [b[0] for b in bounds], [b[1] for b in bounds])
+    H = None
     if optimizer == "lbfgs":
-        x, value, norm = _lbfgs(problem, x0, bounds, steps, tolerance)
+        x, value, norm, H = _lbfgs(problem, x0, bounds, steps, tolerance)
     else:
         decay = weight_decay if optimizer == "adamw" else 0.0
         rate = _cosine(lr, restart_every) if schedule == "cosine" else (lambda step: lr)
-        x, value, norm = _adam(problem, x0, bounds, steps, rate, decay)
-    return Fitted(x, value, problem.evaluations - before, norm, problem.jitter)
+        space = _SoftplusSpace(problem)
+        raw = np.zeros_like(x0) if start is None else space.to_raw(x0)
+        raw, value, norm = _adam(space, space.fixed_start(raw, x0), steps, rate, decay)
+        x = space.to_log(raw)
+    return Fitted(x, value, problem.evaluations - before, norm, problem.jitter, H)
 
 
 def _lbfgs(
     problem: Problem, x0: Vector, bounds: list[tuple[float, float]], steps: int, tolerance: float
-) -> tuple[Vector, float, float]:
+) -> tuple[Vector, float, float, Vector | None]:
     if steps == 0:
         value, gradient = problem(x0)
-        return x0, value, float(np.abs(gradient).max())
+        return x0, value, float(np.abs(gradient).max()), None
     worst = [math.inf]
 
     def safe(x: Vector) -> tuple[float, Vector]:
@@ -235,7 +246,65 @@ def _lbfgs(
         "gtol": tolerance,
     }
     result = minimize(safe, x0, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    return result.x, float(result.fun), float(np.abs(result.jac).max())
+    norm = float(np.abs(result.jac).max())
+    return result.x, float(result.fun), norm, np.asarray(result.hess_inv.todense())
+
+
+def improve(
+    problem: Problem,
+    start: Vector,
+    inverse_hessian: Vector,
+    evaluations: int,
+    tolerance: float = 1e-5,
+) -> Fitted:
+    r"""A few quasi-Newton steps with a curvature that is known already.
+
+    A problem on more rows, or on other rows, has nearly the Hessian of the problem it was warm
+    started from, since objectives are means over rows. With that problem's inverse Hessian H the
+    step :math:`-H \nabla L` is good from the first evaluation on; BFGS updates keep H current.
+
+    Parameters
+    ----------
+    evaluations : int
+        Evaluations of the problem at most; at least 1.
+    """
+    lower, upper = np.array(problem.bounds()).T
+    x, H, length = np.clip(start, lower, upper), inverse_hessian, 1.0
+    value, gradient = problem(x)
+    for _ in range(evaluations - 1):
+        free = ~((x <= lower) & (gradient > 0.0) | (x >= upper) & (gradient < 0.0))
+        if np.abs(gradient[free]).max(initial=0.0) < tolerance:
+            break
+        step = -H @ np.where(free, gradient, 0.0)
+        if step @ gradient >= 0.0:
+            H = np.eye(len(x))
+            step = -gradient
+        step *= length * min(1.0, _LONGEST_STEP / np.abs(step).max())
+        candidate = np.clip(x + step, lower, upper)
+        try:
+            new_value, new_gradient = problem(candidate)
+        except NumericalError:
+            new_value, new_gradient = math.inf, gradient
+        if not new_value <= value:
+            length *= 0.3
+            continue
+        length = 1.0
+        H = _bfgs_update(H, candidate - x, new_gradient - gradient)
+        gained = value - new_value
+        x, value, gradient = candidate, new_value, new_gradient
+        if gained < 0.01 * tolerance:
+            break
+    norm = float(np.abs(gradient).max())
+    return Fitted(x, value, evaluations, norm, problem.jitter, H)
+
+
+def _bfgs_update(H: Vector, s: Vector, y: Vector) -> Vector:
+    """The BFGS formula for the inverse Hessian; skipped where the curvature is not positive."""
+    sy = float(s @ y)
+    if sy <= 1e-10 * float(np.linalg.norm(s) * np.linalg.norm(y)):
+        return H
+    V = np.eye(len(s)) - np.outer(s, y) / sy
+    return V @ H @ V.T + np.outer(s, s) / sy
 
 
 def _cosine(lr: float, period: int) -> Callable[[int], float]:
@@ -243,15 +312,50 @@ def _cosine(lr: float, period: int) -> Callable[[int], float]:
     return lambda step: 0.5 * lr * (1.0 + math.cos(math.pi * (step % period) / period))
 
 
+class _SoftplusSpace:
+    r"""A problem in GPyTorch's raw parameters, which Adam and AdamW step in.
+
+    GPyTorch keeps a positive parameter as :math:`\mathrm{softplus}(\rho) = \log(1 + e^\rho)`,
+    starts every :math:`\rho` at 0 and keeps noise variances above 1e-4. Step lengths and weight
+    decay act on :math:`\rho`, so that the paper's learning rates mean the same here. The
+    parameters of a wrapped kernel are raw already.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.lower, self.upper = np.array(problem.bounds()).T
+        size = len(self.lower)
+        self.positive = np.ones(size, dtype=bool)
+        if isinstance(problem.kernel, WrappedKernel):
+            self.positive[:-1] = False
+        self.offset = np.zeros(size)
+        self.offset[-1] = max(_GPYTORCH_NOISE_FLOOR, problem.noise_floor)
+
+    def to_log(self, raw: Vector) -> Vector:
+        values = np.log(np.logaddexp(0.0, raw) + self.offset)
+        return np.clip(np.where(self.positive, values, raw), self.lower, self.upper)
+
+    def to_raw(self, x: Vector) -> Vector:
+        values = np.maximum(np.exp(np.where(self.positive, x, 0.0)) - self.offset, 1e-12)
+        return np.where(self.positive, values + np.log(-np.expm1(-values)), x)
+
+    def fixed_start(self, raw: Vector, x0: Vector) -> Vector:
+        """``raw`` where a parameter is positive, the kernel's own value elsewhere."""
+        return np.where(self.positive, raw, x0)
+
+    def __call__(self, raw: Vector) -> tuple[float, Vector]:
+        value, gradient = self.problem(self.to_log(raw))
+        slope = expit(raw) / (np.logaddexp(0.0, raw) + self.offset)
+        return value, np.where(self.positive, gradient * slope, gradient)
+
+
 def _adam(
-    problem: Problem,
+    problem: Callable[[Vector], tuple[float, Vector]],
     x0: Vector,
-    bounds: list[tuple[float, float]],
     steps: int,
     rate: Callable[[int], float],
     decay: float,
 ) -> tuple[Vector, float, float]:
-    lower, upper = np.array(bounds).T
     x, m, v = x0.copy(), np.zeros_like(x0), np.zeros_like(x0)
     value, gradient = problem(x)
     for step in range(steps):
@@ -259,6 +363,6 @@ def _adam(
         v = 0.999 * v + 0.001 * gradient**2
         corrected = (m / (1 - 0.9 ** (step + 1))) / (np.sqrt(v / (1 - 0.999 ** (step + 1))) + 1e-8)
         eta = rate(step)
-        x = np.clip(x - eta * corrected - eta * decay * x, lower, upper)
+        x = x - eta * corrected - eta * decay * x
         value, gradient = problem(x)
     return x, value, float(np.abs(gradient).max())

@@ -12,20 +12,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import chi2
 from torch import Tensor
 
 from twostagegp.calibration import Calibration, scale_from_quantile
-from twostagegp.candidates import Candidate, Ladder, climb, train_with
+from twostagegp.candidates import Candidate, Ladder, climb, fitted_only, train_with
 from twostagegp.crossfit import RegressorMean, assign_folds
 from twostagegp.engines.exact import ExactEngine
 from twostagegp.errors import InputError
 from twostagegp.inputs import Prepared
-from twostagegp.kernels import KERNELS, Kernel, inverse_lengthscale_shares, make_kernel
+from twostagegp.kernels import KERNELS, Kernel, NamedKernel, inverse_lengthscale_shares, make_kernel
 from twostagegp.mean import (
     ConstantMean,
     MeanModel,
@@ -34,7 +35,9 @@ from twostagegp.mean import (
     rank_by_loo_error,
     rank_by_unseen_error,
     refit_residuals,
+    tune_penalty,
 )
+from twostagegp.rows import Rows
 from twostagegp.stack import crossfitted_residuals, simplex_weights
 from twostagegp.training import ObjectiveName, Training
 from twostagegp.variance import ConstantVariance, GPVariance, fit_variance, residual_rows
@@ -46,14 +49,18 @@ Array = NDArray[np.float64]
 #: Up to this many distinct rows hyperparameters are chosen again without each fold, so that
 #: held-out residuals do not come from hyperparameters that saw the row.
 REFIT_ROWS = 600
-REFIT_FOLDS = 5
-REFIT_STEPS = 5
+REFIT_FOLDS = 10
+REFIT_STEPS = 3
 REFIT_KEEP = 8
 #: Below this many distinct rows candidates are trained by the likelihood only, fewer are
 #: refitted, and the variance has one lengthscale.
 SMALL_ROWS = 60
 #: Above this many distinct rows the candidates that reach all rows are not trained there any more.
 FULL_TRAINING_ROWS = 3000
+#: Rows on which the penalty of a trained candidate is tuned.
+TUNING_ROWS = 1000
+#: The second stage's noise variance is at least this share of the squared size of the residuals.
+NOISE_SHARE = 0.3
 
 
 @dataclass(frozen=True)
@@ -100,6 +107,16 @@ class StackedMean:
         if len(parts) == 1:
             return parts[0][1]
         return " + ".join(f"{weight:.2f} {label}" for weight, label in parts)
+
+    def lengthscale_shape(self) -> Array | None:
+        """Ratios of the lengthscales of the heaviest ARD kernel, or None where there is none."""
+        for i in np.argsort(-self.weights):
+            model = self.models[i]
+            kernel = model.kernel if isinstance(model, RidgeMean) else None
+            if isinstance(kernel, NamedKernel) and kernel.ard and isinstance(model, RidgeMean):
+                scales = kernel.lengthscales(model.parameters[:-1])
+                return scales / kernel.typical_lengthscale()
+        return None
 
     def predict(self, X: Tensor) -> Tensor:
         """Weighted prediction at standardised inputs; models without weight are not asked."""
@@ -252,7 +269,7 @@ class _MeanBuilder:
         if self.options.training is not None:
             for candidate in candidates:
                 train_with(self.engine, candidate, self.options.training, self.rng)
-            survivors = candidates
+            survivors = fitted_only(candidates)
         else:
             ladder = mean_ladder(self.m, len(candidates))
             survivors = climb(
@@ -268,8 +285,13 @@ class _MeanBuilder:
             ranking = np.argsort(rank_by_loo_error(self.engine, survivors), kind="stable")
             survivors = [survivors[i] for i in ranking[:keep]]
         models: list[MeanModel] = []
+        tuning = self.engine
+        if self.m > TUNING_ROWS:
+            tuning = tuning.subset(np.sort(self.rng.permutation(self.m)[:TUNING_ROWS]))
         for candidate in survivors:
             residuals = None
+            if self.options.training is None:
+                tune_penalty(tuning, candidate)
             if refit:
                 held = refit_residuals(self.engine, candidate, self.folds, REFIT_STEPS)
                 residuals = held[merged.inverse] + merged.deviation
@@ -278,7 +300,7 @@ class _MeanBuilder:
             models.append(
                 RidgeMean(
                     candidate.kernel,
-                    candidate.parameters,
+                    candidate.with_penalty(candidate.parameters),
                     self.engine,
                     merged,
                     candidate.label,
@@ -299,13 +321,14 @@ class _MeanBuilder:
 def mean_ladder(m: int, n_candidates: int) -> Ladder:
     """Warm start of the mean's candidates."""
     if m > FULL_TRAINING_ROWS:
-        return Ladder.plan(m, n_candidates, full_keep=3, full_steps=0)
-    return Ladder.plan(m, n_candidates, full_keep=6, full_steps=6)
+        return Ladder.plan(m, n_candidates, full_keep=3, full_steps=(3, 2))
+    steps = (15, 10, 6, 6) if m <= 1200 else (8, 6, 4, 4)
+    return Ladder.plan(m, n_candidates, full_keep=4, full_steps=steps)
 
 
 def variance_ladder(m: int, n_candidates: int) -> Ladder:
     """Warm start of the variance's candidates."""
-    steps = 2 if m > FULL_TRAINING_ROWS else 10
+    steps = 3 if m > FULL_TRAINING_ROWS else 8
     return Ladder.plan(m, n_candidates, full_keep=1, full_steps=steps)
 
 
@@ -322,12 +345,25 @@ def fit_mean(
     return StackedMean(models, weights, residuals, builder.searched), builder.n_refits
 
 
-def variance_kernels(options: Options, m: int, d: int) -> list[Kernel]:
-    """Kernels of the second stage."""
-    ard = False if options.ard == "both" and m < SMALL_ROWS else options.ard
-    if isinstance(options.variance, str) and options.variance == "search":
-        return kernel_list(options.kernels, ard, d)
-    return kernel_list([options.variance], ard, d)
+def variance_kernels(options: Options, mean: StackedMean, m: int, d: int) -> list[Kernel]:
+    """Kernels of the second stage.
+
+    With ``ard="both"`` each name comes in two forms: with lengthscales in the ratios that the
+    mean has found, so that only their common size is open, and with all of them open.
+    """
+    kernels = options.variance
+    if isinstance(kernels, str) and kernels == "search":
+        kernels = options.kernels
+    elif not isinstance(kernels, list | tuple):
+        kernels = [kernels]
+    shape = mean.lengthscale_shape() if options.ard == "both" else None
+    if shape is None:
+        ard = False if options.ard == "both" and m < SMALL_ROWS else options.ard
+        return kernel_list(kernels, ard, d)
+    named = [kernel for kernel in kernels if isinstance(kernel, str)]
+    made: list[Kernel] = [NamedKernel(name, d, shape=shape) for name in named]
+    made += kernel_list([kernel for kernel in kernels if not isinstance(kernel, str)], False, d)
+    return made if m < SMALL_ROWS else made + kernel_list(named, True, d)
 
 
 def _constant_parts(data: Prepared, options: Options) -> TwoStageFit:
@@ -348,7 +384,8 @@ def fit_two_stage(data: Prepared, options: Options, seed: int) -> TwoStageFit:
     if m < 3 or d == 0 or data.constant_target:
         return _constant_parts(data, options)
     clock = _Clock()
-    engine = ExactEngine(data.rows, options.noise_floor)
+    # The paper's schedules know no prior.
+    engine = ExactEngine(data.rows, options.noise_floor, use_prior=options.training is None)
     with clock("mean"):
         mean, n_refits = fit_mean(data, engine, options, seed)
         residuals = mean.heldout_residuals
@@ -357,9 +394,9 @@ def fit_two_stage(data: Prepared, options: Options, seed: int) -> TwoStageFit:
             residuals = y - mean.predict(data.rows.X).cpu().numpy()[data.merged.inverse]
     with clock("variance"):
         rows, R = residual_rows(data.rows, data.merged, residuals)
-        kernels = variance_kernels(options, m, d)
+        kernels = variance_kernels(options, mean, m, d)
         variance = fit_variance(
-            engine.with_rows(rows),
+            _variance_engine(engine, rows, residuals, data.merged.weight, options),
             kernels,
             options.variance_objective,
             R,
@@ -370,6 +407,25 @@ def fit_two_stage(data: Prepared, options: Options, seed: int) -> TwoStageFit:
     with clock("calibration"):
         calibration = _calibrate(data, variance, residuals, options)
     return TwoStageFit(mean, variance, calibration, clock.seconds, n_refits)
+
+
+def _variance_engine(
+    engine: ExactEngine, rows: Rows, residuals: Array, weight: Array, options: Options
+) -> ExactEngine:
+    """The engine of the second stage, whose noise is bounded below by the residuals' size.
+
+    Leave-one-out variances say what to expect at the usual distance from a training row. They
+    cannot tell noise from a function that wiggles between the rows, so that without a bound the
+    variance may vanish right at the rows.
+    """
+    if options.variance_objective != "heldout":
+        return engine.with_rows(rows)
+    squared = residuals**2
+    order = np.argsort(squared)
+    middle = np.searchsorted(np.cumsum(weight[order]), 0.5 * weight.sum())
+    typical = float(squared[order][middle]) / float(chi2.median(1))
+    floor = max(engine.noise_floor, NOISE_SHARE * typical)
+    return replace(engine.with_rows(rows), noise_floor=floor)
 
 
 def _calibrate(

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twostagegp.candidates import Candidate, Ladder, climb, train_with
+from twostagegp.candidates import Candidate, Ladder, climb, fitted_only, train_with
 from twostagegp.engines.base import Engine, Posterior
 from twostagegp.kernels import Kernel
 from twostagegp.rows import Merged, Rows
@@ -123,7 +123,7 @@ def fit_variance(
     else:
         for candidate in candidates:
             train_with(engine, candidate, training, rng, R_used)
-        survivors = candidates
+        survivors = fitted_only(candidates)
     best = survivors[int(np.argmin(_rank_by_value(engine, None, survivors)))]
     assert best.parameters is not None
     posterior = engine.condition(best.kernel, best.parameters)

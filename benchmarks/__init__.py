@@ -1,0 +1,9 @@
+"""Accuracy and speed of twostagegp against its peers and against the paper, in one run each.
+
+- ``python -m benchmarks.uci_small``: eight small UCI tables over their standard splits.
+- ``python -m benchmarks.exact_speed``: the exact engine against GPyTorch, and its own budgets.
+- ``python -m benchmarks.toy``: the paper's one-dimensional example over many seeds.
+
+Each program writes what it measured (JSON) and a table made from it (Markdown) to
+``benchmarks/results``. A run that was broken off goes on where it stopped.
+"""

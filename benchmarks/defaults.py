@@ -1,0 +1,201 @@
+"""The evidence behind the defaults: one choice changed at a time, judged inside training parts.
+
+A variant is the default estimator with one choice changed. It is fitted on four fifths of a split's
+*training* rows and scored on the remaining fifth; the split's test rows are never touched. The page
+shows, for each variant and table, the change against the default in RMSE (per cent) and in NLPD
+(hundredths), and what leaving one table out would have chosen: for every table, the variant that is
+best on the other tables, and how it does on the one left out.
+
+    python -m benchmarks.defaults --splits 5 --jobs 2
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+
+import twostagegp
+from benchmarks._models import code_version, provenance
+from benchmarks._scores import predictive_scores
+from benchmarks._store import JsonLines, Record, write_whole
+from benchmarks._tables import markdown_table
+from benchmarks._timing import Timed, use_threads
+from twostagegp import TwoStageGPRegressor, calibration, datasets, kernels, stack, twostage
+
+__all__ = ["VARIANTS", "Variant", "left_out", "main", "measure"]
+
+RESULTS = Path(__file__).parent / "results"
+SETS = ("yacht", "boston", "energy", "concrete", "wine")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Constructor parameters and module constants that differ from the default."""
+
+    group: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    constants: Mapping[tuple[Any, str], Any] = field(default_factory=dict)
+
+
+VARIANTS: Mapping[str, Variant] = {
+    "default": Variant("default"),
+    "mean=search": Variant("mean", {"mean": "search"}),
+    "ard=False": Variant("form of the kernels", {"ard": False}),
+    "ard=True": Variant("form of the kernels", {"ard": True}),
+    "selection=nll": Variant("objective of the mean", {"selection": "nll"}),
+    "no refits": Variant("held-out residuals", constants={(twostage, "REFIT_ROWS"): 0}),
+    "refits to 1000 rows": Variant(
+        "held-out residuals", constants={(twostage, "REFIT_ROWS"): 1000}
+    ),
+    "5 folds": Variant("held-out residuals", constants={(twostage, "REFIT_FOLDS"): 5}),
+    "stack ridge 0": Variant("stack ridge", constants={(stack, "RIDGE"): 0.0}),
+    "stack ridge 0.2": Variant("stack ridge", constants={(stack, "RIDGE"): 0.2}),
+    "prior spread 1": Variant("prior", constants={(kernels, "PRIOR_SPREAD"): 1.0}),
+    "prior spread 4": Variant("prior", constants={(kernels, "PRIOR_SPREAD"): 4.0}),
+    "variance by likelihood": Variant("objective of the variance", {"variance_objective": "nll"}),
+    "residuals=insample": Variant("residuals", {"residuals": "insample"}),
+    "noise share 0": Variant("noise share", constants={(twostage, "NOISE_SHARE"): 0.0}),
+    "noise share 0.1": Variant("noise share", constants={(twostage, "NOISE_SHARE"): 0.1}),
+    "noise share 0.6": Variant("noise share", constants={(twostage, "NOISE_SHARE"): 0.6}),
+    "calibration=None": Variant("calibration", {"calibration": None}),
+    "calibration at 68 %": Variant("calibration", constants={(calibration, "LEVEL"): 0.68}),
+    "calibration at 90 %": Variant("calibration", constants={(calibration, "LEVEL"): 0.90}),
+}
+
+
+@contextmanager
+def _with(constants: Mapping[tuple[Any, str], Any]) -> Iterator[None]:
+    before = {(module, name): getattr(module, name) for module, name in constants}
+    try:
+        for (module, name), value in constants.items():
+            setattr(module, name, value)
+        yield
+    finally:
+        for (module, name), value in before.items():
+            setattr(module, name, value)
+
+
+def measure(variant: str, name: str, split: int) -> Record:
+    """Fit a variant on 4/5 of a training part and score it on the other fifth."""
+    use_threads(1)
+    data = datasets.load(name)
+    train, _ = data.split(split)
+    order = np.random.default_rng(split).permutation(train)
+    inner, held = order[len(order) // 5 :], order[: len(order) // 5]
+    chosen = VARIANTS[variant]
+    record = {"variant": variant, "set": name, "split": split}
+    record |= {"version": twostagegp.__version__, "code": code_version()}
+    model = TwoStageGPRegressor(random_state=0, device="cpu", **chosen.parameters)
+    with _with(chosen.constants), Timed() as took:
+        model.fit(data.X[inner], data.y[inner])
+    scores = predictive_scores(model, data.X[held], data.y[held], data.y[inner])
+    return record | scores | {"fit_cpu_seconds": took.cpu}
+
+
+def changes(records: list[Record], score: str) -> dict[str, dict[str, float]]:
+    """Mean change against the default by variant and table, over the splits both have."""
+    found = {(r["variant"], r["set"], r["split"]): r for r in records}
+    table: dict[str, dict[str, list[float]]] = {}
+    for (variant, name, split), record in found.items():
+        base = found.get(("default", name, split))
+        if base is None:
+            continue
+        if score == "rmse":
+            change = 100.0 * float(np.log(record["rmse"] / base["rmse"]))
+        else:
+            change = 100.0 * (record["nlpd_standardized"] - base["nlpd_standardized"])
+        table.setdefault(variant, {}).setdefault(name, []).append(change)
+    return {
+        variant: {name: float(np.mean(values)) for name, values in row.items()}
+        for variant, row in table.items()
+    }
+
+
+def left_out(table: dict[str, dict[str, float]], members: Sequence[str]) -> list[list[str]]:
+    """For each table: the best of ``members`` on the others, and its change on this one."""
+    rows = []
+    for name in table["default"]:
+        others = {
+            variant: np.mean([v for key, v in table[variant].items() if key != name])
+            for variant in members
+            if variant in table and name in table[variant]
+        }
+        best = min(others, key=lambda variant: others[variant])
+        rows.append([name, best, f"{table[best][name]:+.1f}"])
+    return rows
+
+
+def report(records: list[Record]) -> str:
+    """The page: changes of every variant, then the leave-one-table-out choice of each group."""
+    sets = [name for name in SETS if any(r["set"] == name for r in records)]
+    parts = ["# Evidence behind the defaults", "", provenance(records), ""]
+    groups: dict[str, list[str]] = {}
+    for variant, chosen in VARIANTS.items():
+        groups.setdefault(chosen.group, []).append(variant)
+    for score, title in (
+        ("rmse", "RMSE, change in per cent"),
+        ("nlpd", "NLPD, change in hundredths"),
+    ):
+        table = changes(records, score)
+        rows = [
+            [v, *(f"{row[s]:+.1f}" if s in row else "" for s in sets), f"{np.mean(list(row.values())):+.1f}"]
+            for v, row in ((v, table[v]) for v in VARIANTS if v in table)
+        ]  # fmt: skip
+        parts += [f"## {title} against the default", ""]
+        parts += [markdown_table(["variant", *sets, "mean"], rows), ""]
+        parts += [f"### Left one table out, chosen by {score.upper()}", ""]
+        choice = [
+            [group, *row]
+            for group, members in groups.items()
+            if group != "default"
+            for row in left_out(table, ["default", *members])
+        ]
+        parts += [
+            markdown_table(["choice", "left out", "chosen on the others", "change"], choice),
+            "",
+        ]
+    return "\n".join(parts)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is missing, write and print the page."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.defaults", description=__doc__)
+    parser.add_argument("--sets", default=",".join(SETS))
+    parser.add_argument("--variants", default=",".join(VARIANTS))
+    parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--table-only", action="store_true")
+    given = parser.parse_args(arguments)
+    store = JsonLines(given.results / "defaults.jsonl", key=("variant", "set", "split"))
+    if not given.table_only:
+        done = store.done()
+        tasks = [
+            (variant, name, split)
+            for split in range(given.splits)
+            for name in given.sets.split(",")
+            for variant in given.variants.split(",")
+            if (variant, name, split) not in done
+        ]
+        with joblib.parallel_config("loky", n_jobs=given.jobs, inner_max_num_threads=1):
+            parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)
+            for count, record in enumerate(
+                parallel(joblib.delayed(measure)(*task) for task in tasks), start=1
+            ):
+                store.append(record)
+                print(f"[{count}/{len(tasks)}] {record['variant']}, {record['set']}", flush=True)
+    page = report(list(store.records().values()))
+    write_whole(given.results / "defaults.md", page)
+    print(page)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

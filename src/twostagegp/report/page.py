@@ -1,0 +1,137 @@
+"""Render a page from a template, embed its pictures, and write it whole or not at all.
+
+A picture is an SVG inside the page, as a data URI with an alternative text. Its colours are those
+of :mod:`twostagegp.plotting` turned into CSS variables with a second value for dark mode, so that
+one picture serves both.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
+
+from twostagegp.plotting import INK, MODEL, MUTED, TRUTH
+
+__all__ = ["Picture", "render_page", "write_page"]
+
+#: Colour of the plots in the light: its name in the SVG, and its value in the dark.
+_DARK = {
+    INK: ("ink", "#e4e8ed"),
+    MODEL: ("model", "#6cb4f0"),
+    MUTED: ("muted", "#98a3b0"),
+    TRUTH: ("truth", "#f29a66"),
+}
+
+#: Fixed settings of the SVG writer: text stays text, ids do not change from run to run.
+_SVG: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "twostagegp"}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture for the page.
+
+    Attributes
+    ----------
+    title : str
+        Short heading.
+    alt : str
+        What a reader who cannot see the picture should know.
+    src : str
+        Data URI.
+    """
+
+    title: str
+    alt: str
+    src: str
+
+    @classmethod
+    def from_figure(cls, figure: Figure, title: str, alt: str) -> Picture:
+        """Embed a matplotlib figure.
+
+        Examples
+        --------
+        >>> from matplotlib.figure import Figure
+        >>> Picture.from_figure(Figure(), "Nothing", "An empty picture.").src[:26]
+        'data:image/svg+xml;base64,'
+        """
+        code = base64.b64encode(_adaptive_svg(figure).encode()).decode("ascii")
+        return cls(title, alt, f"data:image/svg+xml;base64,{code}")
+
+
+def _adaptive_svg(figure: Figure) -> str:
+    """The figure as SVG whose colours follow the reader's colour scheme."""
+    stream = io.StringIO()
+    with matplotlib.rc_context(_SVG):
+        figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
+    svg = stream.getvalue()
+    for light, (name, _) in _DARK.items():
+        svg = svg.replace(light, f"var(--{name})")
+    light_rule = ";".join(f"--{name}:{light}" for light, (name, _) in _DARK.items())
+    dark_rule = ";".join(f"--{name}:{dark}" for name, dark in _DARK.values())
+    style = (
+        f"<style>svg{{{light_rule}}}text{{font-family:system-ui,sans-serif!important}}"
+        f"@media (prefers-color-scheme:dark){{svg{{{dark_rule}}}}}</style>"
+    )
+    return re.sub(r"(<svg[^>]*>)", lambda match: match[1] + style, svg, count=1)
+
+
+def render_page(context: Mapping[str, Any], template: str = "demo.html.j2") -> str:
+    """Fill a template of this package; a name missing in the context is an error.
+
+    Parameters
+    ----------
+    context : mapping of str
+        The names that the template uses.
+    template : str
+        File in ``twostagegp/report/templates``.
+    """
+    environment = Environment(
+        loader=PackageLoader("twostagegp.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template).render(context)
+
+
+def write_page(
+    path: str | os.PathLike[str], context: Mapping[str, Any], template: str = "demo.html.j2"
+) -> Path:
+    """Render a page and put it at ``path``, whole or not at all.
+
+    The text goes to a new file in the same folder, which then takes the place of the old one in
+    one step: a reader never sees half a page, and a failure leaves the old page as it was.
+
+    Parameters
+    ----------
+    path : path-like
+        Missing folders are made.
+    context, template
+        As in :func:`render_page`.
+
+    Returns
+    -------
+    path : Path
+    """
+    target = Path(path)
+    text = render_page(context, template)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, target)
+    finally:
+        draft.unlink(missing_ok=True)
+    return target
