@@ -144,10 +144,7 @@ def report(records: list[Record]) -> str:
         ("nlpd", "NLPD, change in hundredths"),
     ):
         table = changes(records, score)
-        rows = [
-            [v, *(f"{row[s]:+.1f}" if s in row else "" for s in sets), f"{np.mean(list(row.values())):+.1f}"]
-            for v, row in ((v, table[v]) for v in VARIANTS if v in table)
-        ]  # fmt: skip
+        rows = [_row(variant, table[variant], sets) for variant in VARIANTS if variant in table]
         parts += [f"## {title} against the default", ""]
         parts += [markdown_table(["variant", *sets, "mean"], rows), ""]
         parts += [f"### Left one table out, chosen by {score.upper()}", ""]
@@ -162,6 +159,11 @@ def report(records: list[Record]) -> str:
             "",
         ]
     return "\n".join(parts)
+
+
+def _row(variant: str, row: dict[str, float], sets: Sequence[str]) -> list[str]:
+    cells = [f"{row[name]:+.1f}" if name in row else "" for name in sets]
+    return [variant, *cells, f"{np.mean(list(row.values())):+.1f}"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from benchmarks import _models, exact_speed, toy, uci_small
+from benchmarks import _models, defaults, exact_speed, toy, uci_small
 from benchmarks._gpytorch_exact import GPyTorchExact
 from benchmarks._store import JsonLines, plain, write_whole
 from benchmarks._tables import MISSING, figure, markdown_table, mean_sd, mean_se, yes_no
 from benchmarks._uci_tables import REFERENCES, as_printed, report
-from twostagegp import datasets
+from twostagegp import datasets, twostage
 
 # --- store ---------------------------------------------------------------------------------------
 
@@ -360,3 +360,53 @@ def test_exact_speed_page(small_split):
 def test_code_version_is_short_and_stable():
     assert _models.code_version() == _models.code_version()
     assert len(_models.code_version()) == 10
+
+
+# --- defaults ------------------------------------------------------------------------------------
+
+
+def _default_records():
+    scores = {"a": {"x": 1.0, "y": 2.0}, "b": {"x": 0.9, "y": 2.4}}
+    names = {"a": "default", "b": "no refits"}
+    return [
+        {
+            "variant": names[key],
+            "set": table,
+            "split": 0,
+            "rmse": rmse,
+            "nlpd_standardized": rmse,
+            "version": "0",
+            "code": "0",
+        }
+        for key, row in scores.items()
+        for table, rmse in row.items()
+    ]
+
+
+def test_changes_are_against_the_default_of_the_same_split():
+    table = defaults.changes(_default_records(), "nlpd")
+    assert table["default"] == {"x": 0.0, "y": 0.0}
+    assert table["no refits"]["x"] == pytest.approx(-10.0)
+    assert table["no refits"]["y"] == pytest.approx(40.0)
+
+
+def test_the_choice_for_a_table_is_made_on_the_others():
+    table = defaults.changes(_default_records(), "nlpd")
+    rows = {row[0]: row[1:] for row in defaults.left_out(table, ["default", "no refits"])}
+    assert rows["x"] == ["default", "+0.0"]  # best on y
+    assert rows["y"] == ["no refits", "+40.0"]  # best on x, and wrong here
+
+
+def test_a_variant_changes_its_constant_only_while_it_is_measured():
+    key = (twostage, "REFIT_ROWS")
+    before = twostage.REFIT_ROWS
+    with pytest.raises(RuntimeError), defaults._with({key: -1}):
+        assert twostage.REFIT_ROWS == -1
+        raise RuntimeError
+    assert before == twostage.REFIT_ROWS
+
+
+def test_every_constant_of_a_variant_exists():
+    for variant in defaults.VARIANTS.values():
+        for module, name in variant.constants:
+            assert hasattr(module, name)

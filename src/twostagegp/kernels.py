@@ -216,8 +216,9 @@ class NamedKernel(Kernel):
     def _scaled(self, X: Tensor, theta: Vector) -> Tensor:
         if not self.ard and self.shape is None:
             return X * math.exp(-theta[0])
-        inverse = torch.as_tensor(1.0 / self.lengthscales(theta), dtype=X.dtype)
-        return X * inverse.to(X.device)
+        inverse = np.exp(-theta[: self.n_lengthscales])
+        inverse = inverse if self.shape is None else inverse / self.shape
+        return X * torch.as_tensor(inverse, dtype=X.dtype, device=X.device)
 
     def _distance(self, Z: Tensor, Z2: Tensor) -> Tensor:
         return torch.cdist(Z, Z2, p=1.0) if self.metric == 1 else _euclidean(Z, Z2)

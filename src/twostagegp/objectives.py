@@ -99,10 +99,13 @@ def nll(f: Factored, rows: Rows, s: Tensor) -> Objective:
             + \tfrac12 \textstyle\sum_j c_j \log 2\pi, \qquad
         W = \tfrac12 (A - \alpha \alpha^\top).
     """
-    within = rows.q / s + (rows.c - 1.0) * s.log() + rows.c.log() + rows.c * _LOG_2PI
-    value = 0.5 * rows.t @ f.alpha + f.L.diagonal().log().sum() + 0.5 * within.sum()
+    value = float(0.5 * rows.t @ f.alpha + f.L.diagonal().log().sum())
     W = torch.outer(f.alpha, f.alpha).neg_().add_(f.A).mul_(0.5)
-    return Objective(float(value), W, 0.5 * ((rows.c - 1.0) / s - rows.q / s.square()))
+    if rows.plain:
+        return Objective(value + 0.5 * len(rows) * _LOG_2PI, W, torch.zeros_like(s))
+    within = rows.q / s + (rows.c - 1.0) * s.log() + rows.c.log() + rows.c * _LOG_2PI
+    direct = 0.5 * ((rows.c - 1.0) / s - rows.q / s.square())
+    return Objective(value + 0.5 * float(within.sum()), W, direct)
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,8 @@ def loo_density(f: Factored, rows: Rows, s: Tensor) -> Objective:
     """
     if rows.groups is not None:
         return _group_density(f, rows, s)
+    if rows.plain:
+        return _plain_loo_density(f, s)
     c, q, twins = rows.c, rows.q, rows.c > 1.0
     held = _one_copy_variance(f.kappa, c, s)
     v = held.v
@@ -154,6 +159,22 @@ def loo_density(f: Factored, rows: Rows, s: Tensor) -> Objective:
     W = scaled_gram(f.A, -(by_v * held.by_kappa + by_Q_kappa))
     _subtract_symmetric_outer(W, f.A @ (b * f.alpha / v), f.alpha)
     return Objective(float(value), W, by_v * held.by_s + by_Q_s)
+
+
+def _plain_loo_density(f: Factored, s: Tensor) -> Objective:
+    r"""The textbook form, every weight one: with :math:`e = \alpha / \kappa`,
+
+    .. math::
+
+        L = \tfrac12 \sum_j \alpha_j e_j - \log \kappa_j + \log 2\pi, \qquad
+        W = \tfrac12 A\, \mathrm{diag}(e^2 + 1/\kappa)\, A - \mathrm{sym}((A e) \alpha^\top).
+    """
+    kappa = f.kappa
+    e = f.alpha / kappa
+    value = 0.5 * (f.alpha @ e - kappa.log().sum() + len(kappa) * _LOG_2PI)
+    W = scaled_gram(f.A, 0.5 * (e.square() + 1.0 / kappa))
+    _subtract_symmetric_outer(W, f.A @ e, f.alpha)
+    return Objective(float(value), W, torch.zeros_like(s))
 
 
 def heldout_variance(f: Factored, rows: Rows, s: Tensor, R: Tensor) -> Objective:

@@ -18,6 +18,7 @@ Merged rows are kept in sorted order, so that the order of the table does not ma
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -61,6 +62,11 @@ class Rows:
     def total(self) -> float:
         """Total weight: the number of rows before merging."""
         return float(self.c.sum())
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether every row stands for itself only: no repeats and no weights."""
+        return bool((self.c == 1.0).all()) and not bool(self.q.any())
 
     def with_target(self, t: Tensor, q: Tensor | None = None) -> Rows:
         """The same rows with another target (for example residuals)."""

@@ -207,7 +207,8 @@ class _MeanBuilder:
         self.m = len(data.rows)
         self.searched: list[Candidate] = []
         groups = data.merged.groups
-        self.folds = assign_folds(self.m, REFIT_FOLDS, self.rng, groups)
+        n_folds = REFIT_FOLDS if self.m >= SMALL_ROWS else REFIT_FOLDS // 2
+        self.folds = assign_folds(self.m, n_folds, self.rng, groups)
         self.n_refits = 0
 
     @property
