@@ -116,7 +116,7 @@ class Ladder:
         Examples
         --------
         >>> [(r.rows, r.keep) for r in Ladder.plan(2000, 20, 6, 8).rungs]
-        [(300, 20), (900, 10), (2000, 6)]
+        [(300, 20), (900, 6), (2000, 6)]
         """
         sizes = []
         size = 300
@@ -128,7 +128,7 @@ class Ladder:
             return cls((Rung(n, n_candidates, 60, 1e-3 if n < 60 else 2e-4),))
         rungs = []
         for i, m in enumerate(sizes):
-            keep = max(full_keep, n_candidates // 2**i)
+            keep = max(full_keep, n_candidates // 3**i)
             rungs.append(Rung(m, keep, 40 if i == 0 else 8, 3e-4))
         return cls((*rungs, Rung(n, full_keep, full_steps, 2e-5)))
 

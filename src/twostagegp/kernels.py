@@ -242,27 +242,27 @@ class NamedKernel(Kernel):
         if self.name == "rbf":
             return r.square().mul_(-0.5).exp_().mul_(s)
         if self.name in ("matern12", "laplacian"):
-            return torch.exp(-r).mul_(s)
+            return r.neg().exp_().mul_(s)
         if self.name == "matern32":
             a = r * math.sqrt(3.0)
-            return torch.exp(-a).mul_(a.add_(1.0)).mul_(s)
+            return a.neg().exp_().mul_(a.add_(1.0)).mul_(s)
         if self.name == "matern52":
             a = r * math.sqrt(5.0)
-            return torch.exp(-a).mul_((a + 1.0).add_(a.square_().div_(3.0))).mul_(s)
+            return a.neg().exp_().mul_((a + 1.0).addcmul_(a, a, value=1.0 / 3.0)).mul_(s)
         alpha = math.exp(theta[-2])
         return r.square().div_(2.0 * alpha).add_(1.0).pow_(-alpha).mul_(s)
 
     def _minus_twice_derivative(self, K: Tensor, r: Tensor, theta: Vector) -> Tensor:
         """-2 dK/d(r^2), elementwise."""
         if self.name == "rbf":
-            return K
+            return K.clone()
         if self.name == "matern12":
             return (K / r).nan_to_num_(nan=0.0, posinf=0.0)
         if self.name == "matern32":
-            return torch.exp(r * -math.sqrt(3.0)).mul_(3.0 * math.exp(theta[-1]))
+            return (r * -math.sqrt(3.0)).exp_().mul_(3.0 * math.exp(theta[-1]))
         if self.name == "matern52":
             a = r * math.sqrt(5.0)
-            return torch.exp(-a).mul_(a.add_(1.0)).mul_(5.0 / 3.0 * math.exp(theta[-1]))
+            return a.neg().exp_().mul_(a.add_(1.0)).mul_(5.0 / 3.0 * math.exp(theta[-1]))
         alpha = math.exp(theta[-2])
         return K / r.square().div_(2.0 * alpha).add_(1.0)
 
@@ -270,16 +270,13 @@ class NamedKernel(Kernel):
         self, X: Tensor, theta: Vector, K: Tensor, saved: tuple[Tensor, Tensor], W: Tensor
     ) -> Vector:
         Z, r = saved
-        WK = W * K
         grad = np.empty(self.size)
-        grad[-1] = float(WK.sum())
+        grad[-1] = _inner(W, K)
         if self.name == "rq":
-            grad[-2] = self._alpha_gradient(WK, r, theta)
-        M = WK if self.metric == 1 else self._minus_twice_derivative(K, r, theta).mul(W)
+            grad[-2] = self._alpha_gradient(W * K, r, theta)
+        M = W * K if self.metric == 1 else self._minus_twice_derivative(K, r, theta).mul_(W)
         if not self.ard:
-            grad[0] = float(
-                torch.vdot(M.reshape(-1), (r if self.metric == 1 else r * r).reshape(-1))
-            )
+            grad[0] = _inner(M, r if self.metric == 1 else r.square())
         elif self.metric == 1:
             grad[: self.n_features] = _weighted_absolute_differences(M, Z).cpu().numpy()
         else:
@@ -298,6 +295,11 @@ class NamedKernel(Kernel):
         from twostagegp.gpytorch_kernels import named_to_gpytorch
 
         return named_to_gpytorch(self, theta)
+
+
+def _inner(A: Tensor, B: Tensor) -> float:
+    """Sum of the products of all entries, without a matrix in between."""
+    return float(torch.vdot(A.reshape(-1), B.reshape(-1)))
 
 
 def _weighted_absolute_differences(M: Tensor, Z: Tensor) -> Tensor:

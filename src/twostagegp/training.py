@@ -165,9 +165,11 @@ class Problem:
         rows, theta, noise = self.rows, parameters[:-1], math.exp(parameters[-1])
         K, saved = self.kernel.evaluate(rows.X, theta)
         s = noise + rows.extra
-        C = K.clone()
-        C.diagonal().add_(s / rows.c)
-        L, jitter = safe_cholesky(C)
+        # The noise is put on the diagonal and taken off again: K is needed without it below.
+        diagonal = K.diagonal().clone()
+        K.diagonal().add_(s / rows.c)
+        L, jitter = safe_cholesky(K)
+        K.diagonal().copy_(diagonal)
         self.jitter = max(self.jitter, jitter)
         f = Factored(L, torch.cholesky_inverse(L), cholesky_solve(L, rows.t))
         result = self._objective(f, s)

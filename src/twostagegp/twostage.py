@@ -323,13 +323,13 @@ def mean_ladder(m: int, n_candidates: int) -> Ladder:
     """Warm start of the mean's candidates."""
     if m > FULL_TRAINING_ROWS:
         return Ladder.plan(m, n_candidates, full_keep=3, full_steps=(3, 2))
-    steps = (15, 10, 6, 6) if m <= 1200 else (8, 6, 4, 4)
+    steps = (15, 10, 6, 6) if m <= 1200 else (6, 4, 3, 3)
     return Ladder.plan(m, n_candidates, full_keep=4, full_steps=steps)
 
 
 def variance_ladder(m: int, n_candidates: int) -> Ladder:
     """Warm start of the variance's candidates."""
-    steps = 3 if m > FULL_TRAINING_ROWS else 8
+    steps = 3 if m > FULL_TRAINING_ROWS else 8 if m <= 1200 else 5
     return Ladder.plan(m, n_candidates, full_keep=1, full_steps=steps)
 
 
