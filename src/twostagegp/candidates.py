@@ -8,6 +8,7 @@ the subsampling warm start of the paper, with pruning. What a rung cost stands i
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,9 @@ from twostagegp.kernels import Kernel, Vector
 from twostagegp.training import Fitted, ObjectiveName, Training, improve, minimise
 
 __all__ = ["Candidate", "Ladder", "Rung", "climb", "fitted_only", "train_with"]
+
+
+_LOG = logging.getLogger("twostagegp")
 
 
 @dataclass
@@ -164,6 +168,10 @@ def climb(
     for position, rung in enumerate(ladder.rungs):
         index = np.sort(order[: rung.rows])
         part = engine if rung.rows >= n else engine.subset(index)
+        _LOG.info(
+            "step %d of %d: %d kernels on %d of %d rows",
+            position + 1, len(ladder.rungs), len(alive), len(index), n,
+        )  # fmt: skip
         R_part = None if R is None else R[index]
         for rank, candidate in enumerate(alive):
             steps = rung.steps_of(rank)

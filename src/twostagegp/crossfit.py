@@ -75,6 +75,8 @@ class RegressorMean:
         self.regressor = regressor
         self.random_state = random_state
         self.label = type(regressor).__name__
+        self.takes_weights = has_fit_parameter(regressor, "sample_weight")
+        self.ignored_weights = not self.takes_weights and not bool(np.all(weight == 1.0))
         self.heldout_residuals = np.empty(len(y))
         for fold in np.unique(folds):
             out = folds == fold
@@ -86,7 +88,7 @@ class RegressorMean:
         model = clone(self.regressor)
         if "random_state" in model.get_params() and model.get_params()["random_state"] is None:
             model.set_params(random_state=self.random_state)
-        if np.all(weight == 1.0) or not has_fit_parameter(model, "sample_weight"):
+        if np.all(weight == 1.0) or not self.takes_weights:
             return model.fit(X, y)
         return model.fit(X, y, sample_weight=weight)
 

@@ -6,6 +6,7 @@ A front door says how one target column is fitted (``_fit_target``) and describe
 
 from __future__ import annotations
 
+import logging
 import time
 import warnings
 from abc import abstractmethod
@@ -147,7 +148,7 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
         }
         seed = int(self._random_state().randint(2**31 - 1))
         self._data, self._fits = [], []
-        with self._threads():
+        with self._threads(), self._progress():
             for column in targets.T:
                 data = prepare(X, column, names, **shared)
                 check_memory(len(data.rows), device)
@@ -166,7 +167,9 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
         if self.n_jobs is not None and (not isinstance(self.n_jobs, Integral) or self.n_jobs == 0):
             raise InputError(f"n_jobs={self.n_jobs!r}: use a number of threads, -1 (all) or None.")
         if not isinstance(self.verbose, Integral):
-            raise InputError(f"verbose={self.verbose!r}: use 0 (silent) or 1 (print the report).")
+            raise InputError(
+                f"verbose={self.verbose!r}: use 0 (silent) or 1 (progress and the report)."
+            )
         self._random_state()
 
     def _random_state(self) -> np.random.RandomState:
@@ -219,6 +222,23 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
             yield
         finally:
             torch.set_num_threads(before)
+
+    @contextmanager
+    def _progress(self) -> Iterator[None]:
+        """Show the package's log on the screen while a fit with ``verbose`` runs."""
+        if not self.verbose:
+            yield
+            return
+        log = logging.getLogger("twostagegp")
+        before, handler = log.level, logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            log.removeHandler(handler)
+            log.setLevel(before)
 
     def _finish(self, total: float) -> None:
         """Publish the parts, the report and at most one warning."""

@@ -63,7 +63,7 @@ _DIRECT_COLUMNS = 64
 #: Rows of a block in the Laplacian's derivative: a (rows, n) panel should stay in cache.
 _PANEL_ENTRIES = 65_536
 #: Standard deviation of the prior on a log-lengthscale and on a log-outputscale.
-PRIOR_SPREAD = math.sqrt(3.0)
+PRIOR_SPREAD = 4.0
 
 
 class Kernel(ABC):
@@ -226,6 +226,8 @@ class NamedKernel(Kernel):
     def evaluate(self, X: Tensor, theta: Vector) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         Z = self._scaled(X, theta)
         r = self._distance(Z, Z)
+        if Z.shape[1] > _DIRECT_COLUMNS:
+            r.fill_diagonal_(0.0)  # a matrix product leaves rounding there
         K = self._covariance(r, theta)
         return K, (Z, r)
 

@@ -67,7 +67,7 @@ class TwoStageGPRegressor(GPEstimator):
         CPU threads of a fit or prediction; None leaves torch's setting alone, -1 takes all.
     random_state : int, RandomState or None
     verbose : int
-        1 prints the fit report.
+        1 shows progress and the fit report on the standard error stream.
 
     Attributes
     ----------

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from twostagegp.candidates import Candidate
+from twostagegp.crossfit import RegressorMean
 from twostagegp.engines.exact import ExactPosterior
 from twostagegp.fit_report import FitReport
 from twostagegp.inputs import Prepared
@@ -92,7 +93,16 @@ def two_stage_report(data: Prepared, fit: TwoStageFit, method: str) -> FitReport
         refits=fit.n_refits,
         candidates=candidate_rows(fit.mean.searched, "mean", weights),
         variance_candidates=candidate_rows(fit.variance.everyone, "variance", chosen),
+        warnings=_warnings(data) + _ignored_weights(fit),
     )
+
+
+def _ignored_weights(fit: TwoStageFit) -> list[str]:
+    return [
+        f"{model.label} takes no sample_weight: it counted every row once."
+        for model in fit.mean.models
+        if isinstance(model, RegressorMean) and model.ignored_weights
+    ]
 
 
 def single_stage_report(
@@ -120,6 +130,7 @@ def single_stage_report(
         seconds_saved=_saved(candidates, len(data.rows)),
         gradient_norm=chosen[0].gradient_norm if chosen else math.nan,
         candidates=candidate_rows(candidates, "gp", {c.label: 1.0 for c in chosen}),
+        warnings=_warnings(data),
     )
 
 
@@ -132,7 +143,6 @@ def _table_facts(data: Prepared) -> dict[str, Any]:
         "constant_columns": data.constant_columns,
         "device": str(data.rows.X.device),
         "dtype": str(data.rows.X.dtype).removeprefix("torch."),
-        "warnings": _warnings(data),
     }
 
 

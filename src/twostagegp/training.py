@@ -89,6 +89,8 @@ class Training:
         for name in ("lr", "refine_lr", "restart_every"):
             if not getattr(self, name) > 0:
                 raise InputError(f"Training({name}={getattr(self, name)}) must be positive.")
+        if self.weight_decay < 0:
+            raise InputError(f"Training(weight_decay={self.weight_decay}) must not be negative.")
         if self.subsample is not None and self.subsample < 2:
             raise InputError(f"Training(subsample={self.subsample}) must be at least 2 or None.")
 

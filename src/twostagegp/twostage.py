@@ -9,6 +9,7 @@ Nothing here knows about scikit-learn, units or several targets; the front doors
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -45,6 +46,8 @@ from twostagegp.variance import ConstantVariance, GPVariance, fit_variance, resi
 __all__ = ["Options", "StackedMean", "TwoStageFit", "fit_two_stage"]
 
 Array = NDArray[np.float64]
+
+_LOG = logging.getLogger("twostagegp")
 
 #: Up to this many distinct rows hyperparameters are chosen again without each fold, so that
 #: held-out residuals do not come from hyperparameters that saw the row.
@@ -290,6 +293,7 @@ class _MeanBuilder:
         if self.m > TUNING_ROWS:
             tuning = tuning.subset(np.sort(self.rng.permutation(self.m)[:TUNING_ROWS]))
         for candidate in survivors:
+            _LOG.info("held-out residuals of %s%s", candidate.label, " by refits" if refit else "")
             residuals = None
             if self.options.training is None:
                 tune_penalty(tuning, candidate)
@@ -387,12 +391,14 @@ def fit_two_stage(data: Prepared, options: Options, seed: int) -> TwoStageFit:
     clock = _Clock()
     # The paper's schedules know no prior.
     engine = ExactEngine(data.rows, options.noise_floor, use_prior=options.training is None)
+    _LOG.info("mean: %d rows, %d distinct, %d columns", data.n_rows, m, d)
     with clock("mean"):
         mean, n_refits = fit_mean(data, engine, options, seed)
         residuals = mean.heldout_residuals
         if options.residuals == "insample":
             y = data.merged.t[data.merged.inverse] + data.merged.deviation
             residuals = y - mean.predict(data.rows.X).cpu().numpy()[data.merged.inverse]
+    _LOG.info("mean is %s; now the variance", mean.label)
     with clock("variance"):
         rows, R = residual_rows(data.rows, data.merged, residuals)
         kernels = variance_kernels(options, mean, m, d)
