@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from benchmarks import _models, defaults, exact_speed, toy, uci_small
+from benchmarks import _models, defaults, exact_speed, publish, toy, uci_small
 from benchmarks._gpytorch_exact import GPyTorchExact
 from benchmarks._store import JsonLines, plain, write_whole
 from benchmarks._tables import MISSING, figure, markdown_table, mean_sd, mean_se, yes_no
 from benchmarks._uci_tables import REFERENCES, as_printed, report
-from twostagegp import datasets, twostage
+from twostagegp import datasets, mean_stage
 
 # --- store ---------------------------------------------------------------------------------------
 
@@ -398,13 +398,37 @@ def test_the_choice_for_a_table_is_made_on_the_others():
 
 
 def test_a_variant_changes_its_constant_only_while_it_is_measured():
-    before = twostage.REFIT_ROWS
-    with defaults._with({(twostage, "REFIT_ROWS"): -1}):
-        assert twostage.REFIT_ROWS == -1
-    assert before == twostage.REFIT_ROWS
+    before = mean_stage.REFIT_ROWS
+    with defaults._with({(mean_stage, "REFIT_ROWS"): -1}):
+        assert mean_stage.REFIT_ROWS == -1
+    assert before == mean_stage.REFIT_ROWS
 
 
 def test_every_constant_of_a_variant_exists():
     for variant in defaults.VARIANTS.values():
         for module, name in variant.constants:
             assert hasattr(module, name)
+
+
+# --- publish -------------------------------------------------------------------------------------
+
+
+def test_marked_places_are_filled_again_and_again(tmp_path):
+    (tmp_path / "speed.md").write_text("# Speed\n\n## A\n\n| x |\n\n## B\n\nwords\n")
+    page = "before\n<!-- begin speed: B -->\nold\n<!-- end speed -->\nafter\n"
+    once = publish.fill(page, tmp_path)
+    assert "words" in once
+    assert "old" not in once
+    assert "| x |" not in once
+    assert publish.fill(once, tmp_path) == once
+    whole = publish.fill("<!-- begin speed -->\n<!-- end speed -->", tmp_path)
+    assert "### A" in whole
+    assert "# Speed" not in whole.replace("### ", "")
+
+
+def test_published_pages_hold_what_the_results_say():
+    for name in publish.PAGES:
+        text = (publish.ROOT / name).read_text(encoding="utf-8")
+        assert publish.fill(text, publish.RESULTS) == text, (
+            f"run python -m benchmarks.publish ({name})"
+        )

@@ -10,11 +10,12 @@ import pytest
 import torch
 from sklearn.base import BaseEstimator, clone
 
+from twostagegp.engines.exact import ExactPosterior
 from twostagegp.errors import InputError, NumericalError
 from twostagegp.kernels import NamedKernel, WrappedKernel
-from twostagegp.objectives import nll
+from twostagegp.objectives import Factored, nll
 from twostagegp.rows import Rows
-from twostagegp.training import Problem, Training, factorise, improve, minimise
+from twostagegp.training import Problem, Training, improve, minimise
 
 
 def sine_rows(n=40, noise=0.2, seed=0):
@@ -243,7 +244,9 @@ def test_value_is_the_objective_over_the_number_of_rows_before_merging():
     rows = sine_rows(n=10)
     rows = replace(rows, c=torch.arange(1, 11, dtype=torch.float64))
     problem = Problem(NamedKernel("rbf", 1), rows, use_prior=False)
-    f, s = factorise(problem.kernel, rows, problem.start())
+    posterior = ExactPosterior(problem.kernel, problem.start(), rows)
+    f = Factored(posterior.L, torch.cholesky_inverse(posterior.L), posterior.alpha)
+    s = torch.full((10,), posterior.noise, dtype=torch.float64)
     assert problem(problem.start())[0] == pytest.approx(nll(f, rows, s).value / 55)
 
 
@@ -267,15 +270,6 @@ def test_jitter_that_was_needed_is_reported():
     problem = Problem(NamedKernel("rbf", 1), Rows(X, one, one, 0 * one, 0 * one), noise_floor=1e-18)
     problem(np.array([0.0, 0.0, math.log(1e-18)]))
     assert problem.jitter > 0.0
-
-
-def test_factorise_gives_the_inverse_and_the_solution():
-    rows, kernel = sine_rows(), NamedKernel("rbf", 1)
-    parameters = np.array([-0.5, 0.2, -2.0])
-    f, s = factorise(kernel, rows, parameters)
-    K = kernel.evaluate(rows.X, parameters[:-1])[0] + torch.diag(s)
-    torch.testing.assert_close(f.A @ K, torch.eye(len(rows)).double(), rtol=0.0, atol=1e-9)
-    torch.testing.assert_close(K @ f.alpha, rows.t)
 
 
 # --- the options ---------------------------------------------------------------------------------

@@ -23,9 +23,9 @@ from twostagegp.fit_report import FitReport
 from twostagegp.inputs import Prepared
 from twostagegp.kernels import inverse_lengthscale_shares
 from twostagegp.mean import rank_by_unseen_error
+from twostagegp.options import kernel_list
 from twostagegp.reporting import single_stage_report
 from twostagegp.training import Training
-from twostagegp.twostage import kernel_list
 
 __all__ = ["ExactGPRegressor"]
 
@@ -75,7 +75,8 @@ class ExactGPRegressor(GPEstimator):
     Parameters
     ----------
     kernel : str or GPyTorch kernel
-        A name, an object, or ``"search"``: the best of ``kernels`` by the objective.
+        A name, an object, or ``"search"``: the best of ``kernels`` by the objective, among those
+        that predict unseen rows best on a subsample.
     kernels : sequence
         The dictionary of ``kernel="search"``.
     ard : bool
@@ -169,7 +170,7 @@ class ExactGPRegressor(GPEstimator):
             ladder = Ladder.plan(
                 m, len(candidates), full_keep=min(2, len(candidates)), full_steps=30
             )
-            survivors = climb(engine, candidates, ladder, rank_by_unseen_error, rng).survivors
+            survivors = climb(engine, candidates, ladder, rank_by_unseen_error, rng)
         else:
             for candidate in candidates:
                 train_with(engine, candidate, self.training, rng)
@@ -181,7 +182,12 @@ class ExactGPRegressor(GPEstimator):
         return SingleStageFit(posterior, candidates, seconds={"gp": time.perf_counter() - begin})
 
     def _describe(self, data: Prepared, fit: SingleStageFit) -> FitReport:
-        return single_stage_report(data, fit.candidates, fit.posterior, fit.noise, fit.seconds)
+        report = single_stage_report(data, fit.candidates, fit.posterior, fit.noise, fit.seconds)
+        if data.merged.groups is not None and self.objective == "nll":
+            report.warnings.append(
+                "groups have no effect on the likelihood; use objective='loo' to hold them out."
+            )
+        return report
 
     def _publish(self, one_or_all: Any) -> None:
         self.gp_ = one_or_all([fit.posterior for fit in self._fits])

@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,9 @@ class Candidate:
     gradient_norm: float = math.nan
     evaluations: int = 0
     full_evaluations: int = 0
+    refit_evaluations: int = 0
     seconds: float = 0.0
+    full_seconds: float = 0.0
     failure: str = ""
     inverse_hessian: Vector | None = None
     penalty_shift: float = 0.0
@@ -53,6 +55,13 @@ class Candidate:
     def with_penalty(self, parameters: Vector) -> Vector:
         """Parameters whose log noise is moved to where it predicts the mean best."""
         return np.append(parameters[:-1], parameters[-1] + self.penalty_shift)
+
+    def _account(self, evaluations: int, seconds: float, is_full: bool) -> None:
+        self.evaluations += evaluations
+        self.seconds += seconds
+        if is_full:
+            self.full_evaluations += evaluations
+            self.full_seconds += seconds
 
     def train(
         self, engine: Engine, R: Tensor | None, is_full: bool, steps: int, tolerance: float
@@ -74,9 +83,7 @@ class Candidate:
             self._record(fitted)
         except TwoStageGPError as error:
             self.failure = str(error)
-        self.evaluations += problem.evaluations
-        self.full_evaluations += problem.evaluations if is_full else 0
-        self.seconds += time.perf_counter() - begin
+        self._account(problem.evaluations, time.perf_counter() - begin, is_full)
 
     def _record(self, fitted: Fitted) -> None:
         self.parameters = fitted.parameters
@@ -137,15 +144,7 @@ class Ladder:
         return cls((*rungs, Rung(n, full_keep, full_steps, 2e-5)))
 
 
-@dataclass
-class Climb:
-    """Survivors of a climb, and everyone who took part."""
-
-    survivors: list[Candidate]
-    everyone: list[Candidate] = field(default_factory=list)
-
-
-Scorer = Callable[[Engine, Engine | None, Sequence[Candidate]], NDArray[np.float64]]
+Scorer = Callable[[Engine, Engine, Sequence[Candidate]], NDArray[np.float64]]
 
 
 def climb(
@@ -155,11 +154,11 @@ def climb(
     score: Scorer,
     rng: np.random.Generator,
     R: Tensor | None = None,
-) -> Climb:
-    """Train candidates up the ladder, keeping the best ``keep`` of each rung.
+) -> list[Candidate]:
+    """Train candidates up the ladder, keeping the best ``keep`` of each rung; the survivors.
 
     ``score(engine, unseen, candidates)`` ranks candidates (smaller is better) after training on
-    ``engine``; ``unseen`` holds up to 1000 rows that this rung has not seen, or is None.
+    ``engine``; ``unseen`` holds up to 1000 rows that this rung has not seen.
     Nested subsamples: each rung contains the rows of the one before it.
     """
     n = len(engine.rows)
@@ -182,7 +181,7 @@ def climb(
             unseen = engine.subset(np.sort(order[rung.rows : rung.rows + 1000]))
             ranking = np.argsort(score(part, unseen, alive), kind="stable")
             alive = [alive[i] for i in ranking[:keep]]
-    return Climb(alive, list(candidates))
+    return alive
 
 
 def train_with(
@@ -196,12 +195,10 @@ def train_with(
 
     A failure is remembered on the way of :meth:`Candidate.train`; :func:`fitted_only` drops it.
     """
-    begin = time.perf_counter()
     try:
         _train_with(engine, candidate, training, rng, R)
     except TwoStageGPError as error:
         candidate.failure = str(error)
-    candidate.seconds += time.perf_counter() - begin
 
 
 def fitted_only(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -233,13 +230,14 @@ def _train_with(
         index = np.sort(rng.permutation(n)[: training.subsample])
         R_part = None if R is None else R[index]
         problem = engine.subset(index).problem(candidate.kernel, candidate.objective, R_part)
+        begin = time.perf_counter()
         parameters = minimise(
             problem, parameters, steps=training.steps, lr=training.lr, **options
         ).parameters
-        candidate.evaluations += problem.evaluations
+        candidate._account(problem.evaluations, time.perf_counter() - begin, is_full=False)
     problem = engine.problem(candidate.kernel, candidate.objective, R)
     steps = training.refine_steps if warm else training.steps
     lr = training.refine_lr if warm else training.lr
+    begin = time.perf_counter()
     candidate._record(minimise(problem, parameters, steps=steps, lr=lr, **options))
-    candidate.evaluations += problem.evaluations
-    candidate.full_evaluations += problem.evaluations
+    candidate._account(problem.evaluations, time.perf_counter() - begin, is_full=True)

@@ -151,7 +151,7 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
         with self._threads(), self._progress():
             for column in targets.T:
                 data = prepare(X, column, names, **shared)
-                check_memory(len(data.rows), device)
+                check_memory(len(data.rows), device, data.rows.X.element_size())
                 self._data.append(data)
                 self._fits.append(self._fit_target(data, seed))
         self._finish(time.perf_counter() - begin)
@@ -289,8 +289,8 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
                 Z, y_scale = self._tensor(X, data), data.scaling.y_scale
                 means.append(data.scaling.y_mean + y_scale * _numpy(fit.predict_mean(Z)))
                 if variance:
-                    latent = _numpy(fit.latent_variance(Z))
-                    unit = fit.factor * y_scale**2
+                    latent = fit.factor * _numpy(fit.latent_variance(Z))
+                    unit = y_scale**2
                     latents.append(unit * latent)
                     observeds.append(unit * (latent + fit.noise))
         if not variance:
@@ -304,8 +304,8 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
         with self._threads():
             for data, fit in zip(self._data, self._fits, strict=True):
                 C = fit.latent_covariance(self._tensor(X, data))
-                C.diagonal().add_(fit.noise)
-                covariances.append(_numpy(C) * fit.factor * data.scaling.y_scale**2)
+                C.mul_(fit.factor).diagonal().add_(fit.noise)
+                covariances.append(_numpy(C) * data.scaling.y_scale**2)
         return np.stack(covariances)
 
 

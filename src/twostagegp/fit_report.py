@@ -41,6 +41,8 @@ class FitReport:
         rows, less what they did cost.
     gradient_norm : float
         Largest entry of the objective's gradient at the end of the variance stage's training.
+    jitter : float
+        Largest jitter that a factorisation needed, on the standardised target's scale; usually 0.
     refits : int
         Refits of hyperparameters without a fold.
     candidates : list of dict
@@ -67,6 +69,7 @@ class FitReport:
     full_factorisations: int = 0
     seconds_saved: float = 0.0
     gradient_norm: float = float("nan")
+    jitter: float = 0.0
     refits: int = 0
     candidates: list[dict[str, Any]] = field(default_factory=list)
     variance_candidates: list[dict[str, Any]] = field(default_factory=list)

@@ -18,7 +18,14 @@ from torch import Tensor
 if TYPE_CHECKING:
     from twostagegp.kernels import NamedKernel, Vector
 
-__all__ = ["LaplacianKernel", "dense", "describe", "named_to_gpytorch", "with_outputscale"]
+__all__ = [
+    "LaplacianKernel",
+    "dense",
+    "describe",
+    "lengthscales_of",
+    "named_to_gpytorch",
+    "with_outputscale",
+]
 
 
 class LaplacianKernel(GPyTorchKernel):
@@ -88,6 +95,15 @@ def dense(module: Any, X: Tensor, Z: Tensor) -> Tensor:
     if type(module) is gpytorch.kernels.ProductKernel:
         return torch.stack([dense(part, X, Z) for part in module.kernels]).prod(0)
     return torch.as_tensor(module(X, Z).to_dense())
+
+
+def lengthscales_of(module: Any, n_features: int) -> Vector | None:
+    """One lengthscale a column of a (scaled) kernel over all columns; None for anything else."""
+    base = module.base_kernel if isinstance(module, ScaleKernel) else module
+    if not getattr(base, "has_lengthscale", False) or base.active_dims is not None:
+        return None
+    values = base.lengthscale.detach().reshape(-1).double().cpu().numpy()
+    return np.broadcast_to(values, (n_features,)).copy() if values.size in (1, n_features) else None
 
 
 def describe(module: Any) -> str:

@@ -38,7 +38,7 @@ _HUGE = 1e100
 #: Standardised inputs further out than this are as far as any: every kernel is zero there, and
 #: squares stay finite in float32.
 _FAR = 1e12
-#: Rows below which a GPU is not worth the transfer; see docs/defaults.md.
+#: Rows from which "auto" takes a GPU; benchmarks.device_threshold measures where it pays.
 _GPU_ROWS = 1500
 
 
@@ -148,8 +148,11 @@ def resolve_device(device: str, n: int) -> torch.device:
         resolved = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise InputError(f"device={device!r}: use 'auto', 'cpu' or 'cuda'.") from error
-    if resolved.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device={device!r}, but torch sees no CUDA device; use device='cpu'.")
+    if resolved.type == "cuda" and (resolved.index or 0) >= torch.cuda.device_count():
+        raise InputError(
+            f"device={device!r}, but torch sees {torch.cuda.device_count()} CUDA device(s); "
+            "use device='cpu'."
+        )
     return resolved
 
 

@@ -421,6 +421,12 @@ class WrappedKernel(Kernel):
         with torch.no_grad():
             return torch.as_tensor(self.module(X, diag=True))
 
+    def lengthscales(self, theta: Vector) -> Vector | None:
+        from twostagegp.gpytorch_kernels import lengthscales_of
+
+        self._write(theta, torch.zeros(1, dtype=torch.float64))
+        return lengthscales_of(self.module, self.n_features)
+
     def to_gpytorch(self, theta: Vector) -> Any:
         self._write(theta, torch.zeros(1, dtype=torch.float64))
         return copy.deepcopy(self.module)

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from twostagegp.candidates import Candidate
 from twostagegp.engines.base import Engine
-from twostagegp.errors import InputError, TwoStageGPError
+from twostagegp.errors import InputError, NotFittableError, TwoStageGPError
 from twostagegp.kernels import Kernel, NamedKernel, Vector
 from twostagegp.rows import Merged, Rows
 from twostagegp.stack import simplex_weights
@@ -105,29 +105,29 @@ class RidgeMean:
 
     Parameters
     ----------
-    kernel : Kernel
+    candidate : Candidate
+        The kernel, and where the parameters come from.
     parameters : array
         (theta, log penalty).
     engine : Engine
         Holds the rows.
     merged : Merged
         The way from merged rows back to the table.
-    label : str
     heldout_residuals : array of shape (n,), optional
         Residuals from elsewhere (refits); by default closed-form leave-one-out.
     """
 
     def __init__(
         self,
-        kernel: Kernel,
+        candidate: Candidate,
         parameters: Vector,
         engine: Engine,
         merged: Merged,
-        label: str,
         heldout_residuals: Array | None = None,
     ) -> None:
-        self.label = label
-        self.kernel = kernel
+        self.label = candidate.label
+        self.candidate = candidate
+        kernel = self.kernel = candidate.kernel
         self.parameters = parameters
         posterior = engine.condition(kernel, parameters)
         if heldout_residuals is None:
@@ -150,14 +150,15 @@ def _predict_unseen(engine: Engine, unseen: Rows, candidate: Candidate) -> Array
     return (unseen.t - mean).cpu().numpy()
 
 
-def rank_by_unseen_error(
-    engine: Engine, unseen: Engine | None, candidates: Sequence[Candidate]
-) -> Array:
+def rank_by_unseen_error(engine: Engine, unseen: Engine, candidates: Sequence[Candidate]) -> Array:
     """Rank candidates by their errors on rows that they were not trained on.
 
-    First those to which a stack over these errors gives weight, then those that err least.
+    First those to which a stack over these errors gives weight, then those that err least. With
+    groups the unseen rows may share a group with the others, so that the closed form for whole
+    groups takes their place.
     """
-    assert unseen is not None
+    if engine.rows.groups is not None:
+        return rank_by_loo_error(engine, candidates)
     E = np.column_stack([_predict_unseen(engine, unseen.rows, c) for c in candidates])
     return _rank(E, unseen.rows)
 
@@ -179,19 +180,23 @@ def _rank(E: Array, rows: Rows) -> Array:
 
 
 def refit_residuals(
-    engine: Engine, candidate: Candidate, folds: NDArray[np.int64], steps: int
+    engine: Engine, merged: Merged, candidate: Candidate, folds: NDArray[np.int64], steps: int
 ) -> Array:
-    """Residual of every merged row from hyperparameters chosen without the row's fold.
+    """Leave-one-out residual of every row, at hyperparameters chosen without the row's fold.
 
-    Each refit starts from the parameters of the whole. Repeats are held out together, so
-    the result is an upper bound where rows repeat.
+    Each refit starts from the parameters of the whole. The residual itself is the closed form on
+    all rows: one copy is left out and its twins stay, or the whole group is.
+
+    Returns
+    -------
+    residuals : array of shape (n,)
+        One a row of the table, repeats included.
     """
     assert candidate.parameters is not None
-    residuals = np.empty(len(folds))
+    residual, slope = np.empty(len(folds)), np.empty(len(folds))
     for fold in np.unique(folds):
-        inside, out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
-        part, unseen = engine.subset(inside), engine.rows.subset(out)
-        problem = part.problem(candidate.kernel, candidate.objective)
+        out = folds == fold
+        problem = engine.subset(np.flatnonzero(~out)).problem(candidate.kernel, candidate.objective)
         start, H = candidate.parameters, candidate.inverse_hessian
         try:
             if H is None:
@@ -200,10 +205,10 @@ def refit_residuals(
                 parameters = improve(problem, start, H, steps, tolerance=1e-3).parameters
         except TwoStageGPError:
             parameters = start
-        candidate.evaluations += problem.evaluations
-        mean = part.condition(candidate.kernel, candidate.with_penalty(parameters)).mean(unseen.X)
-        residuals[out] = (unseen.t - mean).cpu().numpy()
-    return residuals
+        candidate.refit_evaluations += problem.evaluations
+        held = engine.condition(candidate.kernel, candidate.with_penalty(parameters)).heldout()
+        residual[out], slope[out] = (v.cpu().numpy()[out] for v in (held.residual, held.slope))
+    return residual[merged.inverse] + slope[merged.inverse] * merged.deviation
 
 
 def tune_penalty(engine: Engine, candidate: Candidate) -> None:
@@ -245,14 +250,21 @@ def choose_penalty(
     """
     theta = kernel.classical() if isinstance(kernel, NamedKernel) else kernel.start()
     best: tuple[Vector, float] | None = None
+    failures: list[str] = []
     for penalty in penalties:
         if not penalty > 0.0:
             raise InputError(f"penalty={penalty!r} must be positive.")
         parameters = np.append(theta, math.log(penalty))
-        held = engine.condition(kernel, parameters).heldout()
+        try:
+            held = engine.condition(kernel, parameters).heldout()
+        except TwoStageGPError as failure:
+            failures.append(f"penalty {penalty:g}: {failure}")
+            continue
         error = float(held.sum_of_squares(engine.rows).sum()) / engine.rows.total
         if best is None or error < best[1]:
             best = (parameters, error)
+    if best is None and failures:
+        raise NotFittableError(f"kernel ridge with {kernel.label} failed: {'; '.join(failures)}")
     if best is None:
         raise InputError("penalty is an empty grid; give at least one positive number.")
     return best

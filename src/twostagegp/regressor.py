@@ -14,9 +14,11 @@ from twostagegp.estimator import GPEstimator, is_kernel
 from twostagegp.fit_report import FitReport
 from twostagegp.inputs import Prepared
 from twostagegp.kernels import KERNELS
+from twostagegp.mean_stage import is_regressor_like
+from twostagegp.options import Options
 from twostagegp.reporting import two_stage_report
 from twostagegp.training import Training
-from twostagegp.twostage import Options, TwoStageFit, fit_two_stage, is_regressor_like
+from twostagegp.twostage import TwoStageFit, fit_two_stage
 
 __all__ = ["TwoStageGPRegressor"]
 
@@ -49,7 +51,9 @@ class TwoStageGPRegressor(GPEstimator):
     variance_objective : {"heldout", "nll"}
         Hyperparameters of part 2 by the held-out variance density or by the likelihood.
     selection : {"loo", "nll"}
-        Score by which a single kernel is trained and chosen for the mean.
+        How the mean's kernels are trained: by the leave-one-out density (with the likelihood for
+        some candidates of a stack, and for all below 60 rows), or by the likelihood alone. Among
+        trained kernels held-out squared error decides. No effect with a fixed ``penalty``.
     residuals : {"heldout", "insample"}
         Residuals that part 2 sees; ``"insample"`` is the paper's choice and overconfident.
     calibration : {"local", "scale", None}

@@ -19,7 +19,7 @@ __all__ = ["candidate_rows", "single_stage_report", "two_stage_report"]
 
 
 def candidate_rows(
-    candidates: Iterable[Candidate], stage: str, weights: dict[str, float]
+    candidates: Iterable[Candidate], stage: str, weights: dict[int, float]
 ) -> list[dict[str, Any]]:
     """One table row a candidate kernel."""
     return [
@@ -27,7 +27,7 @@ def candidate_rows(
             "stage": stage,
             "kernel": c.label,
             "score": c.value,
-            "weight": weights.get(c.label, 0.0),
+            "weight": weights.get(id(c), 0.0),
             "noise_variance": math.nan if c.parameters is None else math.exp(c.parameters[-1]),
             "evaluations": c.evaluations,
             "full_evaluations": c.full_evaluations,
@@ -39,40 +39,32 @@ def candidate_rows(
     ]
 
 
-def _saved(candidates: list[Candidate], n: int) -> float:
+def _saved(candidates: list[Candidate]) -> float:
     """Seconds that evaluations on subsamples would have cost more on all rows.
 
-    Uses the measured seconds of one full evaluation where there was one, else scales the
-    average evaluation by nothing: a claim needs a measurement.
+    From measured seconds only: without a single evaluation on all rows there is nothing to say.
     """
-    full = [c for c in candidates if c.full_evaluations and c.evaluations > c.full_evaluations]
-    if not full:
+    full = sum(c.full_evaluations for c in candidates)
+    if full == 0:
         return 0.0
-    # Seconds of a candidate = warm part + full part; the warm part is the smaller unknown, so
-    # candidates that never reached all rows tell what a warm evaluation costs.
-    warm_only = [c for c in candidates if not c.full_evaluations and c.evaluations]
-    if not warm_only:
-        return 0.0
-    warm_cost = sum(c.seconds for c in warm_only) / sum(c.evaluations for c in warm_only)
-    warm_count = sum(c.evaluations - c.full_evaluations for c in candidates)
-    full_seconds = sum(c.seconds - warm_cost * (c.evaluations - c.full_evaluations) for c in full)
-    full_cost = max(full_seconds, 0.0) / sum(c.full_evaluations for c in full)
-    return max(0.0, warm_count * (full_cost - warm_cost))
+    full_cost = sum(c.full_seconds for c in candidates) / full
+    warm = sum(c.evaluations for c in candidates) - full
+    warm_seconds = sum(c.seconds - c.full_seconds for c in candidates)
+    return max(0.0, warm * full_cost - warm_seconds)
 
 
 def two_stage_report(data: Prepared, fit: TwoStageFit, method: str) -> FitReport:
     """The record of one target's fit."""
     weights = {
-        model.label: float(weight)
+        id(model.candidate): float(weight)
         for model, weight in zip(fit.mean.models, fit.mean.weights, strict=True)
+        if isinstance(model, RidgeMean)
     }
     winner = fit.variance.candidate if isinstance(fit.variance, GPVariance) else None
-    chosen = {winner.label: 1.0} if winner else {}
+    chosen = {id(winner): 1.0} if winner else {}
     everyone = [*fit.mean.searched, *fit.variance.everyone]
     m = len(data.rows)
-    conditioned = sum(isinstance(model, RidgeMean) for model in fit.mean.models) + bool(chosen)
     full = sum(c.full_evaluations for c in everyone)
-    unit = data.scaling.y_scale * math.sqrt(fit.calibration.factor)
     reason = "asked for" if method != "auto" else f"{m} distinct rows fit into memory"
     calibration = f"{fit.calibration.kind}, factor {fit.calibration.factor:.3g}"
     if fit.calibration.note:
@@ -83,18 +75,25 @@ def two_stage_report(data: Prepared, fit: TwoStageFit, method: str) -> FitReport
         mean=fit.mean.label,
         variance=fit.variance.label,
         calibration=calibration,
-        noise_std=unit * math.sqrt(fit.variance.noise),
+        noise_std=data.scaling.y_scale * math.sqrt(fit.noise),
+        jitter=_largest_jitter(fit),
         seconds=dict(fit.seconds),
-        evaluations=sum(c.evaluations for c in everyone),
+        evaluations=sum(c.evaluations + c.refit_evaluations for c in everyone),
         full_evaluations=full,
-        full_factorisations=full + conditioned,
-        seconds_saved=_saved(fit.mean.searched, m),
+        full_factorisations=full + fit.conditionings,
+        seconds_saved=_saved(everyone),
         gradient_norm=winner.gradient_norm if winner else math.nan,
         refits=fit.n_refits,
         candidates=candidate_rows(fit.mean.searched, "mean", weights),
         variance_candidates=candidate_rows(fit.variance.everyone, "variance", chosen),
         warnings=_warnings(data) + _ignored_weights(fit),
     )
+
+
+def _largest_jitter(fit: TwoStageFit) -> float:
+    ridges = [m.posterior.jitter for m in fit.mean.models if isinstance(m, RidgeMean)]
+    own = [fit.variance.posterior.jitter] if isinstance(fit.variance, GPVariance) else []
+    return max([0.0, *ridges, *own])
 
 
 def _ignored_weights(fit: TwoStageFit) -> list[str]:
@@ -122,14 +121,15 @@ def single_stage_report(
         mean=kernel,
         variance=kernel,
         calibration="none",
+        jitter=0.0 if posterior is None else posterior.jitter,
         noise_std=data.scaling.y_scale * math.sqrt(noise),
         seconds=dict(seconds),
         evaluations=sum(c.evaluations for c in candidates),
         full_evaluations=full,
         full_factorisations=full + (posterior is not None),
-        seconds_saved=_saved(candidates, len(data.rows)),
+        seconds_saved=_saved(candidates),
         gradient_norm=chosen[0].gradient_norm if chosen else math.nan,
-        candidates=candidate_rows(candidates, "gp", {c.label: 1.0 for c in chosen}),
+        candidates=candidate_rows(candidates, "gp", {id(c): 1.0 for c in chosen}),
         warnings=_warnings(data),
     )
 

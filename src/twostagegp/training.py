@@ -26,9 +26,9 @@ from twostagegp.linalg import cholesky_solve, safe_cholesky
 from twostagegp.objectives import Factored, Objective
 from twostagegp.rows import Rows
 
-__all__ = ["Fitted", "Problem", "Training", "factorise", "improve", "minimise"]
+__all__ = ["Fitted", "Problem", "Training", "improve", "minimise"]
 
-ObjectiveName = Literal["nll", "loo", "heldout"]
+ObjectiveName = Literal["nll", "loo", "heldout", "ridge"]
 
 #: Prior of log(noise variance), for a standardised target: wide, with a pull to some noise.
 _NOISE_PRIOR = (math.log(1e-2), 1.0 / 3.0**2)
@@ -105,15 +105,6 @@ class Fitted:
     gradient_norm: float
     jitter: float = 0.0
     inverse_hessian: Vector | None = None
-
-
-def factorise(kernel: Kernel, rows: Rows, parameters: Vector) -> tuple[Factored, Tensor]:
-    """Factorise K at (theta, log noise); returns the factored form and noise variances s."""
-    K, _ = kernel.evaluate(rows.X, parameters[:-1])
-    s = math.exp(parameters[-1]) + rows.extra
-    K.diagonal().add_(s / rows.c)
-    L, _ = safe_cholesky(K)
-    return Factored(L, torch.cholesky_inverse(L), cholesky_solve(L, rows.t)), s
 
 
 @dataclass
@@ -272,6 +263,7 @@ def improve(
     evaluations : int
         Evaluations of the problem at most; at least 1.
     """
+    before = problem.evaluations
     lower, upper = np.array(problem.bounds()).T
     x, H, length = np.clip(start, lower, upper), inverse_hessian, 1.0
     value, gradient = problem(x)
@@ -299,7 +291,7 @@ def improve(
         if gained < 0.01 * tolerance:
             break
     norm = float(np.abs(gradient).max())
-    return Fitted(x, value, evaluations, norm, problem.jitter, H)
+    return Fitted(x, value, problem.evaluations - before, norm, problem.jitter, H)
 
 
 def _bfgs_update(H: Vector, s: Vector, y: Vector) -> Vector:

@@ -97,7 +97,7 @@ class ConstantVariance:
         return torch.zeros(X.shape[0], X.shape[0], dtype=X.dtype, device=X.device)
 
 
-def _rank_by_value(engine: Engine, unseen: Engine | None, candidates: Sequence[Candidate]) -> Array:
+def _rank_by_value(engine: Engine, unseen: Engine, candidates: Sequence[Candidate]) -> Array:
     """Objective a row, plus one nat for every parameter (Akaike's correction)."""
     N = engine.rows.total
     return np.array([c.value + c.kernel.size / N for c in candidates])
@@ -119,12 +119,12 @@ def fit_variance(
     R_used = R if objective == "heldout" else None
     candidates = [Candidate(kernel, objective) for kernel in kernels]
     if training is None:
-        survivors = climb(engine, candidates, ladder, _rank_by_value, rng, R_used).survivors
+        survivors = climb(engine, candidates, ladder, _rank_by_value, rng, R_used)
     else:
         for candidate in candidates:
             train_with(engine, candidate, training, rng, R_used)
         survivors = fitted_only(candidates)
-    best = survivors[int(np.argmin(_rank_by_value(engine, None, survivors)))]
+    best = survivors[int(np.argmin(_rank_by_value(engine, engine, survivors)))]
     assert best.parameters is not None
     posterior = engine.condition(best.kernel, best.parameters)
     held = posterior.heldout().variance.cpu().numpy()

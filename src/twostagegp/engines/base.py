@@ -28,6 +28,10 @@ class Posterior(Protocol):
     def noise(self) -> float:
         """Noise variance."""
 
+    @property
+    def jitter(self) -> float:
+        """What was added to the diagonal so that the matrix could be factorised; usually 0."""
+
     def mean(self, X: Tensor) -> Tensor:
         """Posterior mean at X, shape (n,)."""
 

@@ -28,7 +28,7 @@ from twostagegp.objectives import Factored, Heldout
 from twostagegp.rows import Rows
 from twostagegp.training import ObjectiveName, Problem
 
-__all__ = ["ExactEngine", "ExactPosterior", "check_memory", "exact_bytes"]
+__all__ = ["ExactEngine", "ExactPosterior", "Work", "check_memory", "exact_bytes"]
 
 #: Entries of a (queries, rows) panel during prediction: 128 MiB in float64.
 _CHUNK_ENTRIES = 1 << 24
@@ -73,6 +73,14 @@ def check_memory(n: int, device: torch.device, itemsize: int = 8) -> None:
         )
 
 
+@dataclass
+class Work:
+    """How often all rows were factorised outside training (which counts its own)."""
+
+    full_rows: int
+    full_conditionings: int = 0
+
+
 @dataclass(frozen=True)
 class ExactEngine:
     """Training rows for the exact method.
@@ -84,11 +92,14 @@ class ExactEngine:
         Lower bound of the noise variance on the standardised target.
     use_prior : bool
         Whether training adds the weak prior on hyperparameters.
+    work : Work, optional
+        Counts factorisations of all rows; shared by subsets.
     """
 
     rows: Rows
     noise_floor: float = 1e-8
     use_prior: bool = True
+    work: Work | None = None
 
     def subset(self, index: NDArray[np.int64]) -> ExactEngine:
         return replace(self, rows=self.rows.subset(index))
@@ -101,6 +112,8 @@ class ExactEngine:
         return Problem(kernel, self.rows, objective, R, self.noise_floor, self.use_prior)
 
     def condition(self, kernel: Kernel, parameters: Vector) -> ExactPosterior:
+        if self.work is not None and len(self.rows) == self.work.full_rows:
+            self.work.full_conditionings += 1
         return ExactPosterior(kernel, np.asarray(parameters, dtype=np.float64), self.rows)
 
 

@@ -1,0 +1,258 @@
+"""Part 1 put together: from the ``mean`` option to a stack with held-out residuals.
+
+Candidates climb the ladder of ``candidates.py``, survivors become kernel ridge models with tuned
+penalties and held-out residuals (``mean.py``), regressors are cross-fitted (``crossfit.py``), and
+``stack.py`` weights them all.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from twostagegp.candidates import Candidate, Ladder, climb, fitted_only, train_with
+from twostagegp.crossfit import RegressorMean, assign_folds
+from twostagegp.engines.base import Engine
+from twostagegp.engines.exact import ExactEngine
+from twostagegp.errors import InputError, TwoStageGPError
+from twostagegp.inputs import Prepared
+from twostagegp.kernels import KERNELS, Kernel, NamedKernel
+from twostagegp.mean import (
+    ConstantMean,
+    MeanModel,
+    RidgeMean,
+    choose_penalty,
+    rank_by_loo_error,
+    rank_by_unseen_error,
+    refit_residuals,
+    tune_penalty,
+)
+from twostagegp.options import FULL_TRAINING_ROWS, SMALL_ROWS, Options, kernel_list
+from twostagegp.stack import crossfitted_residuals, simplex_weights
+from twostagegp.training import ObjectiveName
+
+__all__ = ["StackedMean", "fit_mean", "is_regressor_like"]
+
+Array = NDArray[np.float64]
+
+_LOG = logging.getLogger("twostagegp")
+
+#: Up to this many distinct rows hyperparameters are chosen again without each fold, so that
+#: held-out residuals do not come from hyperparameters that saw the row.
+REFIT_ROWS = 600
+REFIT_FOLDS = 10
+REFIT_STEPS = 3
+REFIT_KEEP = 8
+#: Rows on which the penalty of a trained candidate is tuned.
+TUNING_ROWS = 1000
+
+
+@dataclass
+class StackedMean:
+    """The fitted mean: models and their weights (a single model has weight one).
+
+    Attributes
+    ----------
+    models : list of mean models
+    weights : array of shape (len(models),)
+    heldout_residuals : array of shape (n,)
+        Residual of every training row under weights fitted on other folds.
+    searched : list of Candidate
+        Every kernel that took part, also those that were pruned.
+    """
+
+    models: list[MeanModel]
+    weights: Array
+    heldout_residuals: Array
+    searched: list[Candidate] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """Readable composition, heaviest first."""
+        order = np.argsort(-self.weights)
+        parts = [(self.weights[i], self.models[i].label) for i in order if self.weights[i] > 0.005]
+        if len(parts) == 1:
+            return parts[0][1]
+        return " + ".join(f"{weight:.2f} {label}" for weight, label in parts)
+
+    def lengthscale_shape(self) -> Array | None:
+        """Ratios of the lengthscales of the heaviest ARD kernel, or None where there is none."""
+        for i in np.argsort(-self.weights):
+            model = self.models[i]
+            if not isinstance(model, RidgeMean) or self.weights[i] <= 0.0:
+                continue
+            kernel = model.kernel
+            if isinstance(kernel, NamedKernel) and kernel.ard:
+                return kernel.lengthscales(model.parameters[:-1]) / kernel.typical_lengthscale()
+        return None
+
+    def predict(self, X: Tensor) -> Tensor:
+        """Weighted prediction at standardised inputs; models without weight are not asked."""
+        total = X.new_zeros(X.shape[0])
+        for weight, model in zip(self.weights, self.models, strict=True):
+            if weight > 0.0:
+                total += float(weight) * model.predict(X)
+        return total
+
+
+def is_regressor_like(value: Any) -> bool:
+    """Anything with fit and predict that is not a class."""
+    return hasattr(value, "fit") and hasattr(value, "predict") and not isinstance(value, type)
+
+
+class _MeanBuilder:
+    """Turns the ``mean`` option into mean models."""
+
+    def __init__(self, data: Prepared, engine: ExactEngine, options: Options, seed: int) -> None:
+        self.data, self.engine, self.options = data, engine, options
+        self.rng = np.random.default_rng(seed)
+        self.seed = seed
+        self.m = len(data.rows)
+        self.searched: list[Candidate] = []
+        groups = data.merged.groups
+        n_folds = REFIT_FOLDS if self.m >= SMALL_ROWS else REFIT_FOLDS // 2
+        self.folds = assign_folds(self.m, n_folds, self.rng, groups)
+        self.n_refits = 0
+
+    @property
+    def row_folds(self) -> NDArray[np.int64]:
+        """Fold of every row of the table; repeats share one."""
+        return self.folds[self.data.merged.inverse]
+
+    def objectives(self, single: bool) -> tuple[ObjectiveName, ...]:
+        if self.options.selection == "nll" or self.m < SMALL_ROWS:
+            return ("nll",)
+        return ("loo",) if single else ("loo", "nll")
+
+    def build(self, mean: Any) -> list[MeanModel]:
+        kernels = self.options.kernels
+        if isinstance(mean, list | tuple):
+            models = [model for part in mean for model in self.build(part)]
+            constant = [m for m in models if isinstance(m, ConstantMean)]
+            return models if constant else [*models, ConstantMean(self.data.merged)]
+        if isinstance(mean, str) and mean == "stack":
+            return [*self.ridges(kernels, single=False), ConstantMean(self.data.merged)]
+        if isinstance(mean, str) and mean == "search":
+            return self.best_ridge(kernels)
+        if isinstance(mean, str) and mean == "constant":
+            return [ConstantMean(self.data.merged)]
+        if is_regressor_like(mean):
+            return [self.regressor(mean)]
+        if isinstance(mean, str) and mean not in KERNELS:
+            raise InputError(
+                f"mean={mean!r}: use 'stack', 'search', 'constant', a kernel name "
+                f"({', '.join(KERNELS)}), a GPyTorch kernel, a regressor, or a list of these."
+            )
+        return self.best_ridge([mean])
+
+    def regressor(self, regressor: Any) -> MeanModel:
+        merged = self.data.merged
+        y = merged.t[merged.inverse] + merged.deviation
+        X = merged.X[merged.inverse]
+        folds = self.row_folds
+        if merged.groups is None:
+            # One copy is held out and its twins stay, as for the kernels.
+            folds = assign_folds(len(y), int(folds.max()) + 1, self.rng)
+        return RegressorMean(regressor, X, y, merged.weight, folds, self.seed)
+
+    def best_ridge(self, kernels: Sequence[Any]) -> list[MeanModel]:
+        """The single ridge with the smallest held-out squared error."""
+        models = self.ridges(kernels, single=True)
+        errors = [self.data.merged.weight @ m.heldout_residuals**2 for m in models]
+        return [models[int(np.argmin(errors))]]
+
+    def ridges(self, kernels: Sequence[Any], single: bool) -> list[MeanModel]:
+        d = self.data.rows.X.shape[1]
+        if self.options.penalty != "auto":
+            # Lengthscales are fixed and equal, so that ARD forms would be the same again.
+            return [self.classical(kernel) for kernel in kernel_list(kernels, False, d)]
+        made = kernel_list(kernels, self.options.ard, d)
+        candidates = [
+            Candidate(kernel, objective)
+            for objective in self.objectives(single)
+            for kernel in made
+            # The likelihood adds variety where there are many lengthscales to get wrong.
+            if objective == "loo" or kernel.ard or len(self.objectives(single)) == 1
+        ]
+        self.searched += candidates
+        if self.options.training is not None:
+            for candidate in candidates:
+                train_with(self.engine, candidate, self.options.training, self.rng)
+            survivors = fitted_only(candidates)
+        else:
+            ladder = mean_ladder(self.m, len(candidates))
+            survivors = climb(self.engine, candidates, ladder, rank_by_unseen_error, self.rng)
+        return self.with_residuals(survivors)
+
+    def with_residuals(self, survivors: list[Candidate]) -> list[MeanModel]:
+        refit = self.m <= REFIT_ROWS and self.options.training is None
+        keep = REFIT_KEEP if self.m >= SMALL_ROWS else REFIT_KEEP // 2
+        if refit and len(survivors) > keep:
+            ranking = np.argsort(rank_by_loo_error(self.engine, survivors), kind="stable")
+            survivors = [survivors[i] for i in ranking[:keep]]
+        models: list[MeanModel] = []
+        tuning = self.engine
+        if self.m > TUNING_ROWS:
+            tuning = tuning.subset(np.sort(self.rng.permutation(self.m)[:TUNING_ROWS]))
+        for candidate in survivors:
+            _LOG.info("held-out residuals of %s%s", candidate.label, " by refits" if refit else "")
+            try:
+                models.append(self.ridge(candidate, tuning, refit))
+            except TwoStageGPError as error:
+                candidate.failure = str(error)
+        fitted_only(survivors)  # raises, with every reason, where none is left
+        return models
+
+    def ridge(self, candidate: Candidate, tuning: Engine, refit: bool) -> RidgeMean:
+        """A trained candidate as a mean model: penalty tuned, residuals held out."""
+        assert candidate.parameters is not None
+        residuals = None
+        if self.options.training is None:
+            tune_penalty(tuning, candidate)
+            floor = math.log(self.engine.noise_floor)
+            candidate.penalty_shift = max(
+                candidate.penalty_shift, floor - float(candidate.parameters[-1])
+            )
+        if refit:
+            merged = self.data.merged
+            residuals = refit_residuals(self.engine, merged, candidate, self.folds, REFIT_STEPS)
+            self.n_refits += len(np.unique(self.folds))
+        parameters = candidate.with_penalty(candidate.parameters)
+        return RidgeMean(candidate, parameters, self.engine, self.data.merged, residuals)
+
+    def classical(self, kernel: Kernel) -> MeanModel:
+        penalty = self.options.penalty
+        n = self.data.rows.total
+        grid = [0.01 * n] if isinstance(penalty, str) else np.atleast_1d(penalty).tolist()
+        parameters, error = choose_penalty(kernel, self.engine, grid)
+        candidate = Candidate(kernel, "ridge", parameters, value=error)
+        self.searched.append(candidate)
+        return RidgeMean(candidate, parameters, self.engine, self.data.merged)
+
+
+def mean_ladder(m: int, n_candidates: int) -> Ladder:
+    """Warm start of the mean's candidates."""
+    if m > FULL_TRAINING_ROWS:
+        return Ladder.plan(m, n_candidates, full_keep=3, full_steps=(3, 2))
+    steps = (15, 10, 6, 6, 4, 4) if m <= 1200 else (6, 4, 3, 3)
+    return Ladder.plan(m, n_candidates, full_keep=len(steps), full_steps=steps)
+
+
+def fit_mean(
+    data: Prepared, engine: ExactEngine, options: Options, seed: int
+) -> tuple[StackedMean, int]:
+    """Part 1: models, weights and held-out residuals."""
+    builder = _MeanBuilder(data, engine, options, seed)
+    models = builder.build(options.mean)
+    E = np.column_stack([model.heldout_residuals for model in models])
+    weight = data.merged.weight
+    weights = simplex_weights(E, weight)
+    residuals = crossfitted_residuals(E, builder.row_folds, weight) if len(models) > 1 else E[:, 0]
+    return StackedMean(models, weights, residuals, builder.searched), builder.n_refits

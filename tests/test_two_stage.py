@@ -1,0 +1,163 @@
+"""The parts together: repeats, floors, known noise, groups, reports."""
+
+import gpytorch
+import numpy as np
+import pytest
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.neighbors import KNeighborsRegressor
+
+from twostagegp import ExactGPRegressor, Training, TwoStageGPRegressor, TwoStageGPWarning
+from twostagegp.mean import rank_by_loo_error, rank_by_unseen_error
+
+FEW = {"kernels": ("rbf", "matern32"), "random_state": 0}
+
+
+def wave(n=60, noise=0.1, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, size=(n, 1))
+    return X, np.sin(2 * X[:, 0]) + noise * rng.normal(size=n)
+
+
+@pytest.mark.parametrize("mean", ["stack", RandomForestRegressor(20, random_state=0)])
+def test_measurements_repeated_at_the_same_inputs_have_the_noise_as_their_spread(mean):
+    rng = np.random.default_rng(0)
+    X = np.repeat(np.linspace(-2, 2, 25), 8)[:, None]
+    y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=200)
+    model = TwoStageGPRegressor(mean=mean, **FEW).fit(X, y)
+    _, std = model.predict(X[::8], return_std=True)
+    assert np.median(std) == pytest.approx(0.105, rel=0.25)
+
+
+def test_an_observation_never_varies_less_than_the_noise_floor():
+    X = np.linspace(0, 3, 40)[:, None]
+    y = np.sin(3 * X[:, 0])
+    model = TwoStageGPRegressor(noise_floor=1e-6, **FEW).fit(X, y)
+    _, std = model.predict(X, return_std=True)
+    _, cov = model.predict(X, return_cov=True)
+    floor = 1e-3 * y.std()
+    assert std.min() >= floor * (1 - 1e-9)
+    np.testing.assert_allclose(np.sqrt(np.diag(cov)), std, rtol=1e-6)
+    assert model.fit_report_.noise_std >= floor * (1 - 1e-9)
+
+
+def test_noise_that_is_known_is_not_learned_again():
+    X, y = wave(n=120, noise=0.3)
+    unknown = TwoStageGPRegressor(**FEW).fit(X, y)
+    known = TwoStageGPRegressor(**FEW).fit(X, y, noise_var=0.09)
+    assert known.fit_report_.noise_std < 0.5 * unknown.fit_report_.noise_std
+
+
+def test_candidates_of_grouped_rows_are_ranked_by_whole_groups(monkeypatch):
+    X, y = wave(n=600)
+    groups = np.arange(600) // 6
+    asked = []
+
+    def recorded(engine, candidates):
+        asked.append(engine.rows.groups is not None)
+        return rank_by_loo_error(engine, candidates)
+
+    monkeypatch.setattr("twostagegp.mean.rank_by_loo_error", recorded)
+    assert rank_by_unseen_error.__module__ == "twostagegp.mean"
+    TwoStageGPRegressor(mean="search", variance="rbf", **FEW).fit(X, y, groups=groups)
+    assert asked
+    assert all(asked)
+
+
+def test_groups_without_effect_are_said():
+    X, y = wave(n=40)
+    groups = np.arange(40) // 4
+    with pytest.warns(TwoStageGPWarning, match="objective='loo'"):
+        ExactGPRegressor(random_state=0).fit(X, y, groups=groups)
+    ExactGPRegressor(objective="loo", random_state=0).fit(X, y, groups=groups)
+
+
+def test_weights_that_a_regressor_cannot_take_are_said():
+    X, y = wave(n=40)
+    model = TwoStageGPRegressor(mean=KNeighborsRegressor(3), **FEW)
+    with pytest.warns(TwoStageGPWarning, match="KNeighborsRegressor takes no sample_weight"):
+        model.fit(X, y, sample_weight=np.full(40, 2.0))
+
+
+def test_calibration_uses_held_out_residuals_even_where_the_variance_does_not():
+    X, y = wave(n=80)
+    model = TwoStageGPRegressor(residuals="insample", calibration="scale", **FEW).fit(X, y)
+    z = (
+        model.mean_.heldout_residuals
+        / np.sqrt(model.variance_.heldout_variance)[model._data[0].merged.inverse]
+    )
+    np.testing.assert_allclose(model.calibration_.z, z)
+
+
+def test_kernels_with_the_same_name_keep_their_own_weights():
+    X, y = wave(n=50)
+    X = np.column_stack([X, np.random.default_rng(1).normal(size=50)])
+    kernels = (gpytorch.kernels.RBFKernel(), gpytorch.kernels.RBFKernel(ard_num_dims=2))
+    model = TwoStageGPRegressor(kernels=kernels, random_state=0).fit(X, y)
+    rows = [row for row in model.search_ if row["stage"] == "mean"]
+    ridges = [w for m, w in zip(model.mean_.models, model.mean_.weights, strict=True) if m.label != "constant"]  # noqa: E501 # fmt: skip
+    assert sum(row["weight"] for row in rows) == pytest.approx(sum(ridges))
+    assert sum(row["weight"] for row in model.search_ if row["stage"] == "variance") == 1.0
+
+
+def test_relevance_reads_the_lengthscales_of_a_gpytorch_kernel():
+    X, y = wave(n=50)
+    X = np.column_stack([X, np.random.default_rng(1).normal(size=50)])
+    kernel = gpytorch.kernels.RBFKernel(ard_num_dims=2)
+    model = TwoStageGPRegressor(mean=kernel, variance="rbf", random_state=0).fit(X, y)
+    assert model.relevance_["x0"] > model.relevance_["x1"]
+    assert sum(model.relevance_.values()) == pytest.approx(1.0)
+
+
+def test_the_penalty_grid_is_listed_with_its_scores():
+    X, y = wave(n=50)
+    X = np.column_stack([X, X**2])
+    model = TwoStageGPRegressor(penalty=(1e-3, 1e-1), mean="search", **FEW).fit(X, y)
+    rows = [row for row in model.search_ if row["stage"] == "mean"]
+    assert [row["kernel"] for row in rows] == ["rbf/ridge", "matern32/ridge"]
+    assert all(0.0 < row["score"] < 1.0 for row in rows)
+    assert sum(row["weight"] for row in rows) == 1.0
+
+
+def test_the_report_counts_every_factorisation_of_all_rows(monkeypatch):
+    X, y = wave(n=80)
+    counted = [0]
+    import twostagegp.engines.exact as exact
+    import twostagegp.training as training
+
+    original = exact.safe_cholesky
+
+    def counting(K):
+        counted[0] += K.shape[-1] == 80
+        return original(K)
+
+    monkeypatch.setattr(exact, "safe_cholesky", counting)
+    monkeypatch.setattr(training, "safe_cholesky", counting)
+    model = TwoStageGPRegressor(**FEW).fit(X, y)
+    assert model.fit_report_.full_factorisations == counted[0]
+
+
+def test_the_warm_start_says_what_it_saved():
+    X, y = wave(n=400)
+    schedule = Training(optimizer="adam", steps=20, subsample=50, refine_steps=2)
+    model = ExactGPRegressor("rbf", training=schedule, random_state=0).fit(X, y)
+    assert model.fit_report_.full_evaluations == 3
+    assert model.fit_report_.seconds_saved > 0.0
+
+
+def test_one_kernel_that_fails_does_not_end_the_fit(monkeypatch):
+    from twostagegp import mean_stage
+    from twostagegp.errors import NumericalError
+
+    original = mean_stage.tune_penalty
+
+    def failing(engine, candidate):
+        if candidate.kernel.name == "rbf":
+            raise NumericalError("made to fail")
+        original(engine, candidate)
+
+    monkeypatch.setattr(mean_stage, "tune_penalty", failing)
+    X, y = wave(n=60)
+    model = TwoStageGPRegressor(**FEW).fit(X, y)
+    failures = {row["kernel"]: row["failure"] for row in model.search_ if row["stage"] == "mean"}
+    assert any("made to fail" in text for text in failures.values())
+    assert np.isfinite(model.predict(X)).all()
