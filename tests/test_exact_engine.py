@@ -211,3 +211,12 @@ def test_a_small_fit_passes_the_real_check():
 
 def test_float32_halves_the_bytes():
     assert exact_bytes(1000, itemsize=4) * 2 == exact_bytes(1000)
+
+
+@pytest.mark.parametrize(
+    ("system", "container", "expected"), [(5, 3, 3), (5, None, 5), (None, None, None)]
+)
+def test_the_smaller_of_machine_and_container_counts(monkeypatch, system, container, expected):
+    monkeypatch.setattr(exact, "_system_bytes", lambda: system)
+    monkeypatch.setattr(exact, "_container_bytes", lambda: container)
+    assert exact._available_bytes(torch.device("cpu")) == expected

@@ -4,7 +4,7 @@ Front doors provide ``_moments`` (mean and variance in the user's units); this m
 into standard deviations, intervals, quantiles, densities and samples, with one rule of shapes:
 a target of shape (n,) gives results without an output axis, a target of shape (n, p) gives
 results with that axis last (before it: rows; after it only the two ends of an interval or the
-quantiles).
+quantiles). Joint covariances have shape (n, n) or (p, n, n).
 """
 
 from __future__ import annotations
