@@ -13,7 +13,6 @@ from twostagegp.errors import MemoryBudgetError
 from twostagegp.kernels import KERNELS, NamedKernel
 from twostagegp.objectives import heldout
 from twostagegp.rows import Rows, merge_rows
-from twostagegp.training import factorise
 
 NOISE, SCALE, LENGTHSCALES = 0.15, 1.4, [0.7, 1.6]
 PARAMETERS = np.log([*LENGTHSCALES, SCALE, NOISE])
@@ -150,7 +149,7 @@ def test_more_rows_never_raise_the_variance(data, posterior):
 
 
 def test_heldout_is_the_objectives_closed_form(data, posterior):
-    f, s = factorise(KERNEL, data.rows, PARAMETERS)
+    f, s = ExactPosterior(KERNEL, PARAMETERS, data.rows).factored()
     expected = heldout(f, data.rows, s)
     torch.testing.assert_close(posterior.heldout().residual, expected.residual)
     torch.testing.assert_close(posterior.heldout().variance, expected.variance)

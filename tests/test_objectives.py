@@ -9,9 +9,10 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
 from twostagegp import objectives
+from twostagegp.engines.exact import ExactPosterior
 from twostagegp.kernels import KERNELS, NamedKernel, WrappedKernel
 from twostagegp.rows import Rows, merge_rows
-from twostagegp.training import Problem, factorise
+from twostagegp.training import Problem
 
 NOISE = 0.3
 KERNEL = NamedKernel("matern52", 2, ard=True)
@@ -71,7 +72,7 @@ def brute_force(table, groups=None):
 
 
 def evaluate(objective, table, *args):
-    f, s = factorise(KERNEL, table.rows(), PARAMETERS)
+    f, s = ExactPosterior(KERNEL, PARAMETERS, table.rows()).factored()
     return objective(f, table.rows(), s, *args)
 
 
@@ -134,7 +135,7 @@ def test_a_weight_below_one_is_a_power_of_the_likelihood():
     # The row's factor N(y; f, s)^c is N(y; f, s/c) times a constant in f.
     c, y, s = 0.4, 0.7, NOISE
     rows = Rows(*(torch.tensor(v).double() for v in ([[0.0, 0.0]], [y], [c], [0.0], [0.0])))
-    f, noise = factorise(KERNEL, rows, PARAMETERS)
+    f, noise = ExactPosterior(KERNEL, PARAMETERS, rows).factored()
     prior = 1.3
     constant = c * norm(0, np.sqrt(s)).logpdf(0) - norm(0, np.sqrt(s / c)).logpdf(0)
     expected = -norm(0, np.sqrt(prior + s / c)).logpdf(y) - constant
@@ -188,9 +189,9 @@ def test_heldout_variance_is_the_density_of_given_residuals(options, grouped):
 def test_heldout_variance_does_not_read_the_target():
     table = Table()
     R = torch.ones(len(table.rows())).double()
-    f, s = factorise(KERNEL, table.rows(), PARAMETERS)
+    f, s = ExactPosterior(KERNEL, PARAMETERS, table.rows()).factored()
     other = table.rows().with_target(torch.zeros_like(table.rows().t))
-    g, _ = factorise(KERNEL, other, PARAMETERS)
+    g, _ = ExactPosterior(KERNEL, PARAMETERS, other).factored()
     one = objectives.heldout_variance(f, table.rows(), s, R)
     two = objectives.heldout_variance(g, other, s, R)
     assert one.value == two.value
@@ -338,6 +339,6 @@ def test_gradient_of_the_prior():
 @pytest.mark.parametrize("objective", ["nll", "loo", "heldout"])
 def test_derivative_with_respect_to_the_matrix_is_symmetric(objective, grouped):
     of = problem(KERNEL, objective, grouped)
-    f, s = factorise(KERNEL, of.rows, PARAMETERS)
+    f, s = ExactPosterior(KERNEL, PARAMETERS, of.rows).factored()
     W = of._objective(f, s).W
     torch.testing.assert_close(W, W.T)

@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, clone
 from twostagegp.engines.exact import ExactPosterior
 from twostagegp.errors import InputError, NumericalError
 from twostagegp.kernels import NamedKernel, WrappedKernel
-from twostagegp.objectives import Factored, nll
+from twostagegp.objectives import nll
 from twostagegp.rows import Rows
 from twostagegp.training import Problem, Training, improve, minimise
 
@@ -245,8 +245,7 @@ def test_value_is_the_objective_over_the_number_of_rows_before_merging():
     rows = replace(rows, c=torch.arange(1, 11, dtype=torch.float64))
     problem = Problem(NamedKernel("rbf", 1), rows, use_prior=False)
     posterior = ExactPosterior(problem.kernel, problem.start(), rows)
-    f = Factored(posterior.L, torch.cholesky_inverse(posterior.L), posterior.alpha)
-    s = torch.full((10,), posterior.noise, dtype=torch.float64)
+    f, s = posterior.factored()
     assert problem(problem.start())[0] == pytest.approx(nll(f, rows, s).value / 55)
 
 

@@ -173,9 +173,13 @@ class ExactPosterior:
     def _noises(self) -> Tensor:
         return self.noise + self.rows.extra
 
+    def factored(self) -> tuple[Factored, Tensor]:
+        """What the objectives ask for: factor, inverse and solution, and the noise variances."""
+        return Factored(self.L, torch.cholesky_inverse(self.L), self.alpha), self._noises()
+
     def heldout(self) -> Heldout:
-        f = Factored(self.L, torch.cholesky_inverse(self.L), self.alpha)
-        return objectives.heldout(f, self.rows, self._noises())
+        f, s = self.factored()
+        return objectives.heldout(f, self.rows, s)
 
     def mean(self, X: Tensor) -> Tensor:
         return self._by_chunks(X, lambda part: self._cross(part) @ self.alpha)
