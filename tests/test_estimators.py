@@ -159,7 +159,9 @@ class TestProtocol:
         before = [a.copy() for a in frozen]
         for a in frozen:
             a.setflags(write=False)
-        model = make().fit(X, y, sample_weight=frozen[2], noise_var=frozen[3], groups=frozen[4])
+        # The likelihood alone cannot hold groups out, and says so.
+        model = make(**({"objective": "loo"} if make is exact else {}))
+        model.fit(X, y, sample_weight=frozen[2], noise_var=frozen[3], groups=frozen[4])
         mean = model.predict(X, return_cov=True)[0]
         mean[:] = 0.0  # results are the caller's own
         assert np.any(model.predict(X) != 0.0)
@@ -383,13 +385,13 @@ class TestRows:
         "make",
         [
             lambda: quick(mean="stack", variance="search", kernels=SMALL),
-            lambda: quick(mean=["rbf", LinearRegression()]),
             lambda: quick(penalty=0.1, residuals="insample"),
             lambda: exact(objective="loo"),
         ],
-        ids=["stack", "regressor", "classical", "exact-loo"],
+        ids=["stack", "classical", "exact-loo"],
     )
     def test_a_weight_is_a_number_of_repeats(self, make):
+        # Not so for a regressor: cross-fitting gives each copy a fold, a weighted row just one.
         X, y = table(30)
         counts = np.random.default_rng(2).integers(0, 4, size=30)
         weighted = make().fit(X, y, sample_weight=counts)

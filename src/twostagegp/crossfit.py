@@ -50,7 +50,8 @@ def assign_folds(
 class RegressorMean:
     """A scikit-learn regressor as a mean model, with cross-fitted residuals.
 
-    It sees standardised inputs (constant columns removed) and the standardised target.
+    It sees standardised inputs (constant columns removed) and the standardised target. A row of
+    weight c is in one fold, where its c copies would be in several.
 
     Parameters
     ----------
