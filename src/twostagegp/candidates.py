@@ -22,7 +22,7 @@ from torch import Tensor
 from twostagegp.engines.base import Engine
 from twostagegp.errors import NotFittableError, TwoStageGPError
 from twostagegp.kernels import Kernel, Vector
-from twostagegp.training import Fitted, ObjectiveName, Training, improve, minimise
+from twostagegp.training import Fitted, ObjectiveName, Training, descend, minimise
 
 __all__ = ["Candidate", "Ladder", "Rung", "climb", "fitted_only", "train_with"]
 
@@ -76,11 +76,8 @@ class Candidate:
         begin = time.perf_counter()
         problem = engine.problem(self.kernel, self.objective, R)
         try:
-            if self.parameters is None or self.inverse_hessian is None:
-                fitted = minimise(problem, self.parameters, steps=steps, tolerance=tolerance)
-            else:
-                fitted = improve(problem, self.parameters, self.inverse_hessian, steps, tolerance)
-            self._record(fitted)
+            start, H = self.parameters, self.inverse_hessian
+            self._record(descend(problem, start, H, steps, tolerance))
         except TwoStageGPError as error:
             self.failure = str(error)
         self._account(problem.evaluations, time.perf_counter() - begin, is_full)

@@ -31,7 +31,7 @@ from twostagegp.errors import InputError, NotFittableError, TwoStageGPError
 from twostagegp.kernels import Kernel, NamedKernel, Vector
 from twostagegp.rows import Merged, Rows
 from twostagegp.stack import simplex_weights
-from twostagegp.training import improve, minimise
+from twostagegp.training import descend
 
 __all__ = [
     "ConstantMean",
@@ -79,8 +79,7 @@ class ConstantMean:
     label = "constant"
 
     def __init__(self, merged: Merged) -> None:
-        y = merged.t[merged.inverse] + merged.deviation
-        weight = merged.weight
+        y, weight = merged.y, merged.weight
         total = weight.sum()
         self.value = float(weight @ y / total)
         if merged.groups is None:
@@ -133,7 +132,7 @@ class RidgeMean:
         if heldout_residuals is None:
             held = posterior.heldout()
             residual, slope = held.residual.cpu().numpy(), held.slope.cpu().numpy()
-            heldout_residuals = residual[merged.inverse] + slope[merged.inverse] * merged.deviation
+            heldout_residuals = merged.unmerge(residual, slope)
         self.heldout_residuals = heldout_residuals
         # Only the mean is ever asked of this posterior.
         posterior.drop_factor()
@@ -199,16 +198,13 @@ def refit_residuals(
         problem = engine.subset(np.flatnonzero(~out)).problem(candidate.kernel, candidate.objective)
         start, H = candidate.parameters, candidate.inverse_hessian
         try:
-            if H is None:
-                parameters = minimise(problem, start, steps=steps, tolerance=1e-3).parameters
-            else:
-                parameters = improve(problem, start, H, steps, tolerance=1e-3).parameters
+            parameters = descend(problem, start, H, steps, tolerance=1e-3).parameters
         except TwoStageGPError:
             parameters = start
         candidate.refit_evaluations += problem.evaluations
         held = engine.condition(candidate.kernel, candidate.with_penalty(parameters)).heldout()
         residual[out], slope[out] = (v.cpu().numpy()[out] for v in (held.residual, held.slope))
-    return residual[merged.inverse] + slope[merged.inverse] * merged.deviation
+    return merged.unmerge(residual, slope)
 
 
 def tune_penalty(engine: Engine, candidate: Candidate) -> None:

@@ -34,7 +34,7 @@ from twostagegp.mean import (
     refit_residuals,
     tune_penalty,
 )
-from twostagegp.options import FULL_TRAINING_ROWS, SMALL_ROWS, Options, kernel_list
+from twostagegp.options import FULL_TRAINING_ROWS, MEDIUM_ROWS, SMALL_ROWS, Options, kernel_list
 from twostagegp.stack import crossfitted_residuals, simplex_weights
 from twostagegp.training import ObjectiveName
 
@@ -154,8 +154,7 @@ class _MeanBuilder:
 
     def regressor(self, regressor: Any) -> MeanModel:
         merged = self.data.merged
-        y = merged.t[merged.inverse] + merged.deviation
-        X = merged.X[merged.inverse]
+        X, y = merged.X[merged.inverse], merged.y
         folds = self.row_folds
         if merged.groups is None:
             # One copy is held out and its twins stay, as for the kernels.
@@ -241,7 +240,7 @@ def mean_ladder(m: int, n_candidates: int) -> Ladder:
     """Warm start of the mean's candidates."""
     if m > FULL_TRAINING_ROWS:
         return Ladder.plan(m, n_candidates, full_keep=3, full_steps=(3, 2))
-    steps = (15, 10, 6, 6, 4, 4) if m <= 1200 else (6, 4, 3, 3)
+    steps = (15, 10, 6, 6, 4, 4) if m <= MEDIUM_ROWS else (6, 4, 3, 3)
     return Ladder.plan(m, n_candidates, full_keep=len(steps), full_steps=steps)
 
 

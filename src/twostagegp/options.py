@@ -9,13 +9,15 @@ from typing import Any
 from twostagegp.kernels import Kernel, make_kernel
 from twostagegp.training import ObjectiveName, Training
 
-__all__ = ["FULL_TRAINING_ROWS", "SMALL_ROWS", "Options", "kernel_list"]
+__all__ = ["FULL_TRAINING_ROWS", "MEDIUM_ROWS", "SMALL_ROWS", "Options", "kernel_list"]
 
 #: Below this many distinct rows candidates are trained by the likelihood only, fewer are
 #: refitted, and the variance has one lengthscale.
 SMALL_ROWS = 60
 #: Above this many distinct rows the candidates that reach all rows are not trained there any more.
 FULL_TRAINING_ROWS = 3000
+#: Up to this many distinct rows an evaluation on all of them is cheap enough for more of them.
+MEDIUM_ROWS = 1200
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,17 @@ class Merged:
     deviation: NDArray[np.float64]
     weight: NDArray[np.float64]
 
+    @property
+    def y(self) -> NDArray[np.float64]:
+        """Target of every row of the table, shape (n,)."""
+        return self.t[self.inverse] + self.deviation
+
+    def unmerge(
+        self, residual: NDArray[np.float64], slope: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """From merged rows (see ``objectives.Heldout``) to residuals of all rows, shape (n,)."""
+        return residual[self.inverse] + slope[self.inverse] * self.deviation
+
 
 def merge_rows(
     X: NDArray[np.float64],

@@ -26,7 +26,7 @@ from twostagegp.linalg import cholesky_solve, safe_cholesky
 from twostagegp.objectives import Factored, Objective
 from twostagegp.rows import Rows
 
-__all__ = ["Fitted", "Problem", "Training", "improve", "minimise"]
+__all__ = ["Fitted", "Problem", "Training", "descend", "improve", "minimise"]
 
 ObjectiveName = Literal["nll", "loo", "heldout", "ridge"]
 
@@ -292,6 +292,19 @@ def improve(
             break
     norm = float(np.abs(gradient).max())
     return Fitted(x, value, problem.evaluations - before, norm, problem.jitter, H)
+
+
+def descend(
+    problem: Problem,
+    start: Vector | None,
+    inverse_hessian: Vector | None,
+    steps: int,
+    tolerance: float,
+) -> Fitted:
+    """:func:`improve` where a start and its curvature are known, else L-BFGS."""
+    if start is None or inverse_hessian is None:
+        return minimise(problem, start, steps=steps, tolerance=tolerance)
+    return improve(problem, start, inverse_hessian, steps, tolerance)
 
 
 def _bfgs_update(H: Vector, s: Vector, y: Vector) -> Vector:

@@ -27,7 +27,7 @@ from twostagegp.inputs import Prepared
 from twostagegp.kernels import Kernel, NamedKernel, inverse_lengthscale_shares
 from twostagegp.mean import ConstantMean, RidgeMean
 from twostagegp.mean_stage import StackedMean, fit_mean
-from twostagegp.options import FULL_TRAINING_ROWS, SMALL_ROWS, Options, kernel_list
+from twostagegp.options import FULL_TRAINING_ROWS, MEDIUM_ROWS, SMALL_ROWS, Options, kernel_list
 from twostagegp.rows import Merged, Rows
 from twostagegp.variance import ConstantVariance, GPVariance, fit_variance, residual_rows
 
@@ -99,7 +99,7 @@ class _Clock:
 
 def variance_ladder(m: int, n_candidates: int) -> Ladder:
     """Warm start of the variance's candidates."""
-    steps = 3 if m > FULL_TRAINING_ROWS else 8 if m <= 1200 else 5
+    steps = 3 if m > FULL_TRAINING_ROWS else 8 if m <= MEDIUM_ROWS else 5
     return Ladder.plan(m, n_candidates, full_keep=1, full_steps=steps)
 
 
@@ -142,16 +142,15 @@ def fit_two_stage(data: Prepared, options: Options, seed: int) -> TwoStageFit:
     if m < 3 or d == 0 or data.constant_target:
         return _constant_parts(data, options)
     clock = _Clock()
-    # The paper's schedules know no prior.
     work = Work(full_rows=m)
+    # The paper's schedules know no prior.
     engine = ExactEngine(data.rows, options.noise_floor, options.training is None, work)
     _LOG.info("mean: %d rows, %d distinct, %d columns", data.n_rows, m, d)
     with clock("mean"):
         mean, n_refits = fit_mean(data, engine, options, seed)
         residuals = mean.heldout_residuals
         if options.residuals == "insample":
-            y = data.merged.t[data.merged.inverse] + data.merged.deviation
-            residuals = y - mean.predict(data.rows.X).cpu().numpy()[data.merged.inverse]
+            residuals = data.merged.y - mean.predict(data.rows.X).cpu().numpy()[data.merged.inverse]
     _LOG.info("mean is %s; now the variance", mean.label)
     with clock("variance"):
         rows, R = residual_rows(data.rows, data.merged, residuals)
