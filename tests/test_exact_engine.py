@@ -7,6 +7,7 @@ import torch
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
+from twostagegp import memory
 from twostagegp.engines import exact
 from twostagegp.engines.exact import ExactEngine, ExactPosterior, check_memory, exact_bytes
 from twostagegp.errors import MemoryBudgetError
@@ -190,7 +191,7 @@ def test_subset_keeps_the_options(data):
 
 
 def test_memory_that_is_not_there_is_named_with_a_way_out(monkeypatch):
-    monkeypatch.setattr(exact, "_available_bytes", lambda device: 2**30)
+    monkeypatch.setattr(exact, "available_bytes", lambda device: 2**30)
     rows = int(np.sqrt(2**30 / exact_bytes(1)))
     with pytest.raises(MemoryBudgetError) as caught:
         check_memory(100_000, torch.device("cpu"))
@@ -200,7 +201,7 @@ def test_memory_that_is_not_there_is_named_with_a_way_out(monkeypatch):
 
 
 def test_memory_that_cannot_be_measured_is_not_refused(monkeypatch):
-    monkeypatch.setattr(exact, "_available_bytes", lambda device: None)
+    monkeypatch.setattr(exact, "available_bytes", lambda device: None)
     check_memory(10**7, torch.device("cpu"))
 
 
@@ -216,6 +217,6 @@ def test_float32_halves_the_bytes():
     ("system", "container", "expected"), [(5, 3, 3), (5, None, 5), (None, None, None)]
 )
 def test_the_smaller_of_machine_and_container_counts(monkeypatch, system, container, expected):
-    monkeypatch.setattr(exact, "_system_bytes", lambda: system)
-    monkeypatch.setattr(exact, "_container_bytes", lambda: container)
-    assert exact._available_bytes(torch.device("cpu")) == expected
+    monkeypatch.setattr(memory, "_system_bytes", lambda: system)
+    monkeypatch.setattr(memory, "_container_bytes", lambda: container)
+    assert memory.available_bytes(torch.device("cpu")) == expected

@@ -10,6 +10,9 @@ from twostagegp.baselines import ExactGPRegressor as ExactGPRegressor
 from twostagegp.errors import TwoStageGPError as TwoStageGPError
 from twostagegp.errors import TwoStageGPWarning as TwoStageGPWarning
 from twostagegp.regressor import TwoStageGPRegressor as TwoStageGPRegressor
+from twostagegp.sampling import farthest_point_sampling as farthest_point_sampling
+from twostagegp.search.kernel_search import search_kernel as search_kernel
+from twostagegp.search.misspecification import check_misspecification as check_misspecification
 from twostagegp.training import Training as Training
 
 __version__ = "0.1.0"

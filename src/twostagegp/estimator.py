@@ -6,18 +6,14 @@ A front door says how one target column is fitted (``_fit_target``) and describe
 
 from __future__ import annotations
 
-import logging
 import time
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from joblib import effective_n_jobs
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_consistent_length, check_random_state
@@ -37,6 +33,7 @@ from twostagegp.inputs import (
     resolve_device,
 )
 from twostagegp.kernels import KERNELS
+from twostagegp.progress import limit_threads, show_log
 from twostagegp.training import Training
 
 __all__ = ["GPEstimator", "TargetFit", "is_kernel"]
@@ -148,7 +145,7 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
         }
         seed = int(self._random_state().randint(2**31 - 1))
         self._data, self._fits = [], []
-        with self._threads(), self._progress():
+        with limit_threads(self.n_jobs), show_log(self.verbose):
             for column in targets.T:
                 data = prepare(X, column, names, **shared)
                 check_memory(len(data.rows), device, data.rows.X.element_size())
@@ -210,36 +207,6 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
         names = getattr(self, "feature_names_in_", None)
         return [f"x{k}" for k in range(self.n_features_in_)] if names is None else list(names)
 
-    @contextmanager
-    def _threads(self) -> Iterator[None]:
-        """Run with ``n_jobs`` torch threads, and put the old number back."""
-        if self.n_jobs is None:
-            yield
-            return
-        before = torch.get_num_threads()
-        torch.set_num_threads(effective_n_jobs(self.n_jobs))
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
-
-    @contextmanager
-    def _progress(self) -> Iterator[None]:
-        """Show the package's log on the screen while a fit with ``verbose`` runs."""
-        if not self.verbose:
-            yield
-            return
-        log = logging.getLogger("twostagegp")
-        before, handler = log.level, logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-        log.addHandler(handler)
-        log.setLevel(logging.INFO)
-        try:
-            yield
-        finally:
-            log.removeHandler(handler)
-            log.setLevel(before)
-
     def _finish(self, total: float) -> None:
         """Publish the parts, the report and at most one warning."""
         reports = [self._describe(d, f) for d, f in zip(self._data, self._fits, strict=True)]
@@ -284,7 +251,7 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
     def _moments(self, X: Any, variance: bool) -> tuple[Array, Array | None, Array | None]:
         X = self._inputs(X)
         means, latents, observeds = [], [], []
-        with self._threads():
+        with limit_threads(self.n_jobs):
             for data, fit in zip(self._data, self._fits, strict=True):
                 Z, y_scale = self._tensor(X, data), data.scaling.y_scale
                 means.append(data.scaling.y_mean + y_scale * _numpy(fit.predict_mean(Z)))
@@ -301,7 +268,7 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
         X = self._inputs(X)
         check_covariance_size(len(X), len(self._fits))
         covariances = []
-        with self._threads():
+        with limit_threads(self.n_jobs):
             for data, fit in zip(self._data, self._fits, strict=True):
                 C = fit.latent_covariance(self._tensor(X, data))
                 C.mul_(fit.factor).diagonal().add_(fit.noise)

@@ -25,6 +25,7 @@ __all__ = [
     "check_finite",
     "check_groups",
     "check_nonnegative",
+    "column_names",
     "prepare",
     "resolve_device",
 ]
@@ -139,10 +140,22 @@ def check_groups(groups: ArrayLike | None, n: int) -> NDArray[np.int64] | None:
     return numbers.reshape(-1)
 
 
-def resolve_device(device: str, n: int) -> torch.device:
-    """The device that ``device`` names; ``"auto"`` takes a GPU for tables that gain by it."""
+def column_names(X: Any) -> list[str]:
+    """Names of a data frame's columns; x0, x1, ... for other tables."""
+    columns = getattr(X, "columns", None)
+    if columns is not None:
+        return [str(name) for name in columns]
+    shape = np.shape(X)
+    return [f"x{k}" for k in range(shape[1] if len(shape) > 1 else 1)]
+
+
+def resolve_device(device: str, n: int, batched: bool = False) -> torch.device:
+    """The device that ``device`` names; ``"auto"`` takes a GPU for work that gains by it.
+
+    Batches of small problems gain at any size (``batched``), one problem from some rows on.
+    """
     if device == "auto":
-        gpu = torch.cuda.is_available() and n >= _GPU_ROWS
+        gpu = torch.cuda.is_available() and (batched or n >= _GPU_ROWS)
         return torch.device("cuda" if gpu else "cpu")
     try:
         resolved = torch.device(device)

@@ -56,6 +56,8 @@ __all__ = [
 ]
 
 Vector = NDArray[np.float64]
+#: One number, or one a problem of a batch, shape (B, 1, 1).
+Scalars = float | Tensor
 
 #: Above this many columns distances come from a matrix product; below, from differences,
 #: which are exact for nearly equal rows.
@@ -114,6 +116,11 @@ class Kernel(ABC):
         return None
 
     @property
+    def lengthscale_slots(self) -> int:
+        """How many entries at the head of ``theta`` are log-lengthscales."""
+        return 0
+
+    @property
     def label(self) -> str:
         """Short name for tables."""
         return f"{self.name}-ard" if self.ard else self.name
@@ -122,7 +129,7 @@ class Kernel(ABC):
 def _euclidean(Z: Tensor, Z2: Tensor) -> Tensor:
     mode = (
         "donot_use_mm_for_euclid_dist"
-        if Z.shape[1] <= _DIRECT_COLUMNS
+        if Z.shape[-1] <= _DIRECT_COLUMNS
         else "use_mm_for_euclid_dist"
     )
     return torch.cdist(Z, Z2, compute_mode=mode)
@@ -165,6 +172,10 @@ class NamedKernel(Kernel):
     @property
     def n_lengthscales(self) -> int:
         return self.n_features if self.ard else 1
+
+    @property
+    def lengthscale_slots(self) -> int:
+        return self.n_lengthscales
 
     @property
     def size(self) -> int:
@@ -220,27 +231,36 @@ class NamedKernel(Kernel):
         inverse = inverse if self.shape is None else inverse / self.shape
         return X * torch.as_tensor(inverse, dtype=X.dtype, device=X.device)
 
-    def _distance(self, Z: Tensor, Z2: Tensor) -> Tensor:
+    def distance(self, Z: Tensor, Z2: Tensor) -> Tensor:
+        """Distances of scaled inputs, in the kernel's metric."""
         return torch.cdist(Z, Z2, p=1.0) if self.metric == 1 else _euclidean(Z, Z2)
+
+    def own_distance(self, Z: Tensor) -> Tensor:
+        """Distances of scaled inputs among themselves, exactly zero on the diagonal."""
+        r = self.distance(Z, Z)
+        if Z.shape[-1] > _DIRECT_COLUMNS:
+            r.diagonal(dim1=-2, dim2=-1).zero_()  # a matrix product leaves rounding there
+        return r
 
     def evaluate(self, X: Tensor, theta: Vector) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         Z = self._scaled(X, theta)
-        r = self._distance(Z, Z)
-        if Z.shape[1] > _DIRECT_COLUMNS:
-            r.fill_diagonal_(0.0)  # a matrix product leaves rounding there
-        K = self._covariance(r, theta)
+        r = self.own_distance(Z)
+        K = self.covariance(r, *self._tail(theta))
         return K, (Z, r)
 
     def cross(self, X: Tensor, Z: Tensor, theta: Vector) -> Tensor:
-        return self._covariance(
-            self._distance(self._scaled(X, theta), self._scaled(Z, theta)), theta
-        )
+        r = self.distance(self._scaled(X, theta), self._scaled(Z, theta))
+        return self.covariance(r, *self._tail(theta))
 
     def diagonal(self, X: Tensor, theta: Vector) -> Tensor:
         return torch.full((X.shape[0],), math.exp(theta[-1]), dtype=X.dtype, device=X.device)
 
-    def _covariance(self, r: Tensor, theta: Vector) -> Tensor:
-        s = math.exp(theta[-1])
+    def _tail(self, theta: Vector) -> tuple[float, float]:
+        """Outputscale and, for ``rq``, alpha (1 elsewhere)."""
+        return math.exp(theta[-1]), math.exp(theta[-2]) if self.name == "rq" else 1.0
+
+    def covariance(self, r: Tensor, s: Scalars, alpha: Scalars) -> Tensor:
+        """K as a function of scaled distances; ``s`` and ``alpha`` may differ between problems."""
         if self.name == "rbf":
             return r.square().mul_(-0.5).exp_().mul_(s)
         if self.name in ("matern12", "laplacian"):
@@ -251,22 +271,26 @@ class NamedKernel(Kernel):
         if self.name == "matern52":
             a = r * math.sqrt(5.0)
             return a.neg().exp_().mul_((a + 1.0).addcmul_(a, a, value=1.0 / 3.0)).mul_(s)
-        alpha = math.exp(theta[-2])
         return r.square().div_(2.0 * alpha).add_(1.0).pow_(-alpha).mul_(s)
 
-    def _minus_twice_derivative(self, K: Tensor, r: Tensor, theta: Vector) -> Tensor:
+    def minus_twice_derivative(self, K: Tensor, r: Tensor, s: Scalars, alpha: Scalars) -> Tensor:
         """-2 dK/d(r^2), elementwise."""
         if self.name == "rbf":
             return K.clone()
         if self.name == "matern12":
             return (K / r).nan_to_num_(nan=0.0, posinf=0.0)
         if self.name == "matern32":
-            return (r * -math.sqrt(3.0)).exp_().mul_(3.0 * math.exp(theta[-1]))
+            return (r * -math.sqrt(3.0)).exp_().mul_(3.0 * s)
         if self.name == "matern52":
             a = r * math.sqrt(5.0)
-            return a.neg().exp_().mul_(a.add_(1.0)).mul_(5.0 / 3.0 * math.exp(theta[-1]))
-        alpha = math.exp(theta[-2])
+            return a.neg().exp_().mul_(a.add_(1.0)).mul_(5.0 / 3.0 * s)
         return K / r.square().div_(2.0 * alpha).add_(1.0)
+
+    def shrink_derivative(self, K: Tensor, r: Tensor, s: Scalars, alpha: Scalars) -> Tensor:
+        """-dK/d(log r), elementwise: what a common log-lengthscale does to K."""
+        if self.metric == 1 or self.name == "matern12":
+            return K * r
+        return self.minus_twice_derivative(K, r, s, alpha).mul_(r).mul_(r)
 
     def gradient(
         self, X: Tensor, theta: Vector, K: Tensor, saved: tuple[Tensor, Tensor], W: Tensor
@@ -275,23 +299,23 @@ class NamedKernel(Kernel):
         grad = np.empty(self.size)
         grad[-1] = _inner(W, K)
         if self.name == "rq":
-            grad[-2] = self._alpha_gradient(W * K, r, theta)
-        M = W * K if self.metric == 1 else self._minus_twice_derivative(K, r, theta).mul_(W)
+            alpha = math.exp(theta[-2])
+            grad[-2] = alpha * _inner(W * K, self.alpha_profile(r, alpha))
         if not self.ard:
-            grad[0] = _inner(M, r if self.metric == 1 else r.square())
+            grad[0] = _inner(W, self.shrink_derivative(K, r, *self._tail(theta)))
         elif self.metric == 1:
-            grad[: self.n_features] = _weighted_absolute_differences(M, Z).cpu().numpy()
+            grad[: self.n_features] = _weighted_absolute_differences(W * K, Z).cpu().numpy()
         else:
+            M = self.minus_twice_derivative(K, r, *self._tail(theta)).mul_(W)
             forms = M.sum(1) @ Z.square() - (Z * (M @ Z)).sum(0)
             grad[: self.n_features] = forms.mul_(2.0).cpu().numpy()
         return grad
 
     @staticmethod
-    def _alpha_gradient(WK: Tensor, r: Tensor, theta: Vector) -> float:
-        alpha = math.exp(theta[-2])
+    def alpha_profile(r: Tensor, alpha: Scalars) -> Tensor:
+        """(1/K) dK/d(alpha) of the rational quadratic kernel, elementwise."""
         base = r.square().div_(2.0 * alpha)
-        inner = base / (base + 1.0) - torch.log1p(base)
-        return alpha * float((WK * inner).sum())
+        return base / (base + 1.0) - torch.log1p(base)
 
     def to_gpytorch(self, theta: Vector) -> Any:
         from twostagegp.gpytorch_kernels import named_to_gpytorch

@@ -11,7 +11,14 @@ from torch import Tensor
 
 from twostagegp.errors import NumericalError
 
-__all__ = ["JITTERS", "block_inverses", "cholesky_solve", "safe_cholesky", "scaled_gram"]
+__all__ = [
+    "JITTERS",
+    "batch_cholesky",
+    "block_inverses",
+    "cholesky_solve",
+    "safe_cholesky",
+    "scaled_gram",
+]
 
 #: Jitter steps, relative to the mean of the diagonal; the first try adds nothing.
 JITTERS = (1e-10, 1e-8, 1e-6)
@@ -72,6 +79,40 @@ def safe_cholesky(K: Tensor) -> tuple[Tensor, float]:
         f"even with a jitter of {jitter:.1e} on a mean diagonal of {scale:.1e}. "
         "Raise noise_floor, use dtype='float64', or remove nearly repeated rows."
     )
+
+
+def batch_cholesky(K: Tensor) -> tuple[Tensor, Tensor]:
+    """Factors of a batch of matrices, each with its own jitter, none of which stops the others.
+
+    Parameters
+    ----------
+    K : Tensor of shape (b, n, n)
+
+    Returns
+    -------
+    L : Tensor of shape (b, n, n)
+        The identity where a matrix cannot be factorised with the largest jitter.
+    fine : Tensor of shape (b,)
+        Whether it could.
+
+    Examples
+    --------
+    >>> import torch
+    >>> K = torch.stack([torch.eye(2), -torch.eye(2)]).double()
+    >>> batch_cholesky(K)[1].tolist()
+    [True, False]
+    """
+    L, info = torch.linalg.cholesky_ex(K)
+    fine = (info == 0) & L[:, -1, -1].isfinite()
+    if bool(fine.all()):
+        return L, fine
+    for b in torch.nonzero(~fine)[:, 0].tolist():
+        try:
+            L[b] = safe_cholesky(K[b])[0]
+            fine[b] = True
+        except NumericalError:
+            L[b] = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
+    return L, fine
 
 
 def cholesky_solve(L: Tensor, b: Tensor) -> Tensor:

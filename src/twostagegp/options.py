@@ -6,10 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from twostagegp.errors import InputError
 from twostagegp.kernels import Kernel, make_kernel
 from twostagegp.training import ObjectiveName, Training
 
-__all__ = ["FULL_TRAINING_ROWS", "MEDIUM_ROWS", "SMALL_ROWS", "Options", "kernel_list"]
+__all__ = [
+    "FULL_TRAINING_ROWS",
+    "MEDIUM_ROWS",
+    "SMALL_ROWS",
+    "Options",
+    "kernel_list",
+    "penalty_option",
+]
 
 #: Below this many distinct rows candidates are trained by the likelihood only, fewer are
 #: refitted, and the variance has one lengthscale.
@@ -35,6 +45,29 @@ class Options:
     calibration: str | None
     training: Training | None
     noise_floor: float
+
+
+def penalty_option(penalty: Any, words: tuple[str, ...]) -> str | tuple[float, ...]:
+    """A ``penalty`` parameter as one of ``words`` or a grid of numbers.
+
+    Examples
+    --------
+    >>> penalty_option(0.1, ("auto",))
+    (0.1,)
+    """
+    if isinstance(penalty, str) and penalty in words:
+        return penalty
+    listed = ", ".join(repr(word) for word in words)
+    message = f"penalty={penalty!r}: use {listed}, a positive number, or a grid of them."
+    if isinstance(penalty, str):
+        raise InputError(message)
+    try:
+        grid = np.atleast_1d(np.asarray(penalty, dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise InputError(message) from error
+    if grid.ndim != 1 or grid.size == 0 or not (np.isfinite(grid) & (grid > 0.0)).all():
+        raise InputError(message)
+    return tuple(grid.tolist())
 
 
 def kernel_list(kernels: Sequence[Any], ard: bool | str, n_features: int) -> list[Kernel]:

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from twostagegp.errors import InputError
 from twostagegp.estimator import GPEstimator, is_kernel
 from twostagegp.fit_report import FitReport
 from twostagegp.inputs import Prepared
 from twostagegp.kernels import KERNELS
 from twostagegp.mean_stage import is_regressor_like
-from twostagegp.options import Options
+from twostagegp.options import Options, penalty_option
 from twostagegp.reporting import two_stage_report
 from twostagegp.training import Training
 from twostagegp.twostage import TwoStageFit, fit_two_stage
@@ -179,14 +177,14 @@ class TwoStageGPRegressor(GPEstimator):
         several = isinstance(self.variance, list | tuple)
         self._check_kernels("variance", () if several else ("search",))
         _check_mean(self.mean)
-        _penalty(self.penalty)
+        penalty_option(self.penalty, ("auto", "0.01n"))
 
     def _fit_target(self, data: Prepared, seed: int) -> TwoStageFit:
         options = Options(
             kernels=self.kernels,
             ard=self.ard,
             mean=self.mean,
-            penalty=_penalty(self.penalty),
+            penalty=penalty_option(self.penalty, ("auto", "0.01n")),
             variance=self.variance,
             variance_objective="heldout" if self.variance_objective == "heldout" else "nll",
             selection=self.selection,
@@ -221,19 +219,3 @@ def _check_mean(mean: Any) -> None:
             f"({', '.join(KERNELS)}), a GPyTorch kernel object, a scikit-learn regressor object, "
             "or a non-empty list of these."
         )
-
-
-def _penalty(penalty: Any) -> str | tuple[float, ...]:
-    """The ``penalty`` parameter as a word or a grid of numbers."""
-    if isinstance(penalty, str) and penalty in ("auto", "0.01n"):
-        return penalty
-    message = f"penalty={penalty!r}: use 'auto', a positive number, a grid of them, or '0.01n'."
-    if isinstance(penalty, str):
-        raise InputError(message)
-    try:
-        grid = np.atleast_1d(np.asarray(penalty, dtype=np.float64))
-    except (TypeError, ValueError) as error:
-        raise InputError(message) from error
-    if grid.ndim != 1 or grid.size == 0 or not (np.isfinite(grid) & (grid > 0.0)).all():
-        raise InputError(message)
-    return tuple(grid.tolist())

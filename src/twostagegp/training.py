@@ -31,7 +31,7 @@ __all__ = ["Fitted", "Problem", "Training", "descend", "improve", "minimise"]
 ObjectiveName = Literal["nll", "loo", "heldout", "ridge"]
 
 #: Prior of log(noise variance), for a standardised target: wide, with a pull to some noise.
-_NOISE_PRIOR = (math.log(1e-2), 1.0 / 3.0**2)
+NOISE_PRIOR = (math.log(1e-2), 1.0 / 3.0**2)
 #: Longest change of a log-parameter in one quasi-Newton step.
 _LONGEST_STEP = 1.0
 #: GPyTorch's lower bound of a noise variance, kept where its way of training is.
@@ -133,8 +133,8 @@ class Problem:
 
     def __post_init__(self) -> None:
         mean, precision = self.kernel.prior()
-        self._prior_mean = np.append(mean, _NOISE_PRIOR[0])
-        self._prior_precision = np.append(precision, _NOISE_PRIOR[1])
+        self._prior_mean = np.append(mean, NOISE_PRIOR[0])
+        self._prior_precision = np.append(precision, NOISE_PRIOR[1])
         self._total = self.rows.total
 
     def start(self) -> Vector:

@@ -24,6 +24,7 @@ from twostagegp import objectives
 from twostagegp.errors import MemoryBudgetError
 from twostagegp.kernels import Kernel, Vector
 from twostagegp.linalg import cholesky_solve, safe_cholesky
+from twostagegp.memory import available_bytes
 from twostagegp.objectives import Factored, Heldout
 from twostagegp.rows import Rows
 from twostagegp.training import ObjectiveName, Problem
@@ -48,40 +49,9 @@ def exact_bytes(n: int, itemsize: int = 8) -> int:
     return _LIVE_MATRICES * n * n * itemsize
 
 
-def _available_bytes(device: torch.device) -> int | None:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    known = [size for size in (_system_bytes(), _container_bytes()) if size is not None]
-    return min(known, default=None)
-
-
-def _system_bytes() -> int | None:
-    """What Linux says is available; other systems do not say, and are not asked."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
-
-
-def _container_bytes() -> int | None:
-    """What a container's own limit (cgroup v2) leaves."""
-    try:
-        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
-            limit = file.read().strip()
-        with open("/sys/fs/cgroup/memory.current", encoding="ascii") as file:
-            used = int(file.read())
-    except (OSError, ValueError):
-        return None
-    return None if limit == "max" else max(0, int(limit) - used)
-
-
 def check_memory(n: int, device: torch.device, itemsize: int = 8) -> None:
     """Raise before an exact fit that cannot be held in memory is begun."""
-    needed, available = exact_bytes(n, itemsize), _available_bytes(device)
+    needed, available = exact_bytes(n, itemsize), available_bytes(device)
     if available is not None and needed > available:
         raise MemoryBudgetError(
             f"an exact fit of {n} distinct rows needs about {needed / 2**30:.1f} GiB, and "

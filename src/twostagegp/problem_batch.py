@@ -1,0 +1,317 @@
+r"""The likelihood of many small problems at once, with its derivative.
+
+Problem b has inputs :math:`X_b` (n rows), a target :math:`t_b`, and parameters
+:math:`(\theta_b, \log \sigma_b^2)`. With noise variances :math:`s = (\sigma_b^2 + e) / c` (known
+noise e and weight c of each row, 0 and 1 in the plain case), :math:`K = K_{\theta_b} +
+\mathrm{diag}(s)`, :math:`A = K^{-1}`, :math:`\alpha = A t_b`:
+
+.. math::
+
+    L_b = \tfrac12 t_b^\top \alpha + \tfrac12 \log\det K + \tfrac n2 \log 2\pi, \qquad
+    W = \frac{\partial L_b}{\partial K} = \tfrac12 (A - \alpha \alpha^\top) .
+
+As in ``training.py`` the value is divided by n and a weak prior is added.
+
+Problems are worked on in blocks: on a CPU so small that a block's matrices stay in the cache, one
+block a thread; on a GPU as large as the memory budget allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from twostagegp.errors import MemoryBudgetError
+from twostagegp.kernel_batch import Index, KernelBatch, kernel_batch
+from twostagegp.kernels import Kernel
+from twostagegp.linalg import batch_cholesky
+from twostagegp.memory import available_bytes
+from twostagegp.training import NOISE_PRIOR
+
+__all__ = ["Block", "ProblemBatch"]
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+Result = TypeVar("Result")
+
+_LOG_2PI = math.log(2.0 * math.pi)
+#: Entries of one matrix stack that a core's cache holds beside its temporaries.
+_CACHE_ENTRIES = 1 << 17
+#: n x n matrices alive while one problem of a block is evaluated.
+_LIVE_MATRICES = 8
+#: Share of the free memory that a batch may take.
+_MEMORY_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some problems of a batch, factorised at their parameters.
+
+    Attributes
+    ----------
+    index : slice or Tensor
+        Which problems of the batch.
+    theta : Tensor of shape (b, p - 1)
+    noise : Tensor of shape (b,)
+        Noise variance.
+    s : Tensor of shape (b, n)
+        Noise variance of each row.
+    K, L, A : Tensors of shape (b, n, n)
+        Covariance without noise; Cholesky factor and inverse of the covariance with noise.
+    t, alpha : Tensors of shape (b, n)
+    fine : Tensor of shape (b,)
+        False where the covariance could not be factorised.
+    """
+
+    index: Index
+    theta: Tensor
+    noise: Tensor
+    s: Tensor
+    K: Tensor
+    L: Tensor
+    A: Tensor
+    t: Tensor
+    alpha: Tensor
+    fine: Tensor
+    saved: object = field(repr=False)
+
+    @property
+    def kappa(self) -> Tensor:
+        return self.A.diagonal(dim1=-2, dim2=-1)
+
+    def nll(self) -> Tensor:
+        """Negative log likelihood of each problem, shape (b,)."""
+        logdet = self.L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        fit = torch.linalg.vecdot(self.t, self.alpha)
+        return 0.5 * fit + logdet + 0.5 * self.t.shape[1] * _LOG_2PI
+
+    def loo_density(self) -> Tensor:
+        """Negative log density of every row predicted from the others, summed, shape (b,)."""
+        terms = self.alpha.square() / self.kappa - self.kappa.log() + _LOG_2PI
+        return 0.5 * terms.sum(-1)
+
+
+@dataclass(frozen=True)
+class ProblemBatch:
+    """B problems of one kernel.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    X : Tensor of shape (B, n, d), or (1, n, d) where all problems share their inputs
+    t : Tensor of shape (B, n)
+        Zero-mean targets of about unit size.
+    weight, known : Tensor of shape (B, n) or (1, n), optional
+        Weight (count) and known noise variance of each row.
+    noise_floor : float
+        Lower bound of the noise variance.
+    use_prior : bool
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from twostagegp.kernels import make_kernel
+    >>> X = torch.randn(3, 20, 2, dtype=torch.float64)
+    >>> problems = ProblemBatch.of(make_kernel("rbf", 2), X, X[:, :, 0])
+    >>> values, gradients = problems(problems.starts(), np.arange(3))
+    >>> values.shape, gradients.shape
+    ((3,), (3, 3))
+    """
+
+    kernel: Kernel
+    covariance: KernelBatch
+    X: Tensor
+    t: Tensor
+    weight: Tensor | None = None
+    known: Tensor | None = None
+    noise_floor: float = 1e-8
+    use_prior: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        kernel: Kernel,
+        X: Tensor,
+        t: Tensor,
+        *,
+        weight: Tensor | None = None,
+        known: Tensor | None = None,
+        noise_floor: float = 1e-8,
+        use_prior: bool = True,
+    ) -> ProblemBatch:
+        """A batch, once its distances are known to fit into memory."""
+        _check_memory(len(X), X.shape[1], X.device, X.element_size())
+        covariance = kernel_batch(kernel, X)
+        return cls(kernel, covariance, X, t, weight, known, noise_floor, use_prior)
+
+    def __len__(self) -> int:
+        return len(self.t)
+
+    @property
+    def n_rows(self) -> int:
+        return self.t.shape[1]
+
+    def with_targets(self, t: Tensor) -> ProblemBatch:
+        """The same inputs with other targets, shape (B', n); B' is free for shared inputs."""
+        return replace(self, t=t)
+
+    def subset(self, index: Indices, n_rows: int) -> ProblemBatch:
+        """Some problems, with the first ``n_rows`` of their rows."""
+        problems = self._index(index)
+
+        def cut(values: Tensor | None) -> Tensor | None:
+            return None if values is None else self._take(values, problems)[:, :n_rows]
+
+        X, t = cut(self.X), self.t[problems][:, :n_rows]
+        assert X is not None
+        covariance = kernel_batch(self.kernel, X)
+        return replace(
+            self, covariance=covariance, X=X, t=t, weight=cut(self.weight), known=cut(self.known)
+        )
+
+    def starts(self) -> Array:
+        """The kernel's own starting values for every problem, shape (B, p)."""
+        start = np.append(self.kernel.start(), math.log(max(0.05, 2.0 * self.noise_floor)))
+        return np.tile(start, (len(self), 1))
+
+    def bounds(self) -> tuple[Array, Array]:
+        """Lower and upper bounds of the parameters, each of shape (p,)."""
+        floor = math.log(self.noise_floor)
+        pairs = [*self.kernel.bounds(), (floor, max(math.log(1e2), floor + 1.0))]
+        lower, upper = np.array(pairs).T
+        return lower, upper
+
+    def __call__(self, parameters: Array, index: Indices) -> tuple[Array, Array]:
+        """Values (b,) and gradients (b, p) of the problems in ``index`` at ``parameters`` (b, p).
+
+        The value is infinite where the covariance cannot be factorised.
+        """
+        parts = self.map(parameters, index, self._value_and_gradient)
+        values = np.concatenate([value for value, _ in parts])
+        gradients = np.concatenate([gradient for _, gradient in parts])
+        if self.use_prior:
+            penalty, slope = self._prior(parameters)
+            values, gradients = values + penalty / self.n_rows, gradients + slope / self.n_rows
+        return values, gradients
+
+    def _prior(self, parameters: Array) -> tuple[Array, Array]:
+        mean, precision = self.kernel.prior()
+        offset = parameters - np.append(mean, NOISE_PRIOR[0])
+        slope = np.append(precision, NOISE_PRIOR[1]) * offset
+        return 0.5 * (slope * offset).sum(1), slope
+
+    def _value_and_gradient(self, block: Block) -> tuple[Array, Array]:
+        value = block.nll()
+        # A is not needed any more: W takes its place.
+        W = block.A.baddbmm_(block.alpha[:, :, None], block.alpha[:, None, :], alpha=-1.0)
+        W.mul_(0.5)
+        gradient = torch.empty(len(value), block.theta.shape[1] + 1).to(value)
+        gradient[:, :-1] = self.covariance.gradient(block.theta, block.K, block.saved, W)
+        diagonal = W.diagonal(dim1=-2, dim2=-1)
+        weight = 1.0 if self.weight is None else self._take(self.weight, block.index)
+        gradient[:, -1] = block.noise * (diagonal / weight).sum(-1)
+        bad = ~block.fine
+        value[bad], gradient[bad] = math.inf, 0.0
+        return value.cpu().numpy() / self.n_rows, gradient.cpu().numpy() / self.n_rows
+
+    def map(
+        self, parameters: Array, index: Indices, function: Callable[[Block], Result]
+    ) -> list[Result]:
+        """``function`` of every block of the problems in ``index``, in order."""
+        size = self._block_size()
+        cuts = [slice(i, i + size) for i in range(0, len(index), size)]
+
+        def work(cut: slice) -> Result:
+            return function(self._block(parameters[cut], index[cut]))
+
+        threads = torch.get_num_threads()
+        on_cpu = self.X.device.type == "cpu"
+        if not on_cpu or threads == 1 or len(cuts) == 1 or not self.covariance.concurrent:
+            return [work(cut) for cut in cuts]
+        with _one_thread_each(min(threads, len(cuts))) as pool:
+            return list(pool.map(work, cuts))
+
+    def _block_size(self) -> int:
+        matrix = self.n_rows**2
+        if self.X.device.type == "cpu":
+            return max(1, _CACHE_ENTRIES // matrix)
+        free = available_bytes(self.X.device) or 0
+        needed = _LIVE_MATRICES * matrix * self.X.element_size()
+        return max(1, int(_MEMORY_SHARE * free) // needed)
+
+    def _take(self, values: Tensor, index: Index) -> Tensor:
+        return values if len(values) == 1 else values[index]
+
+    def _index(self, index: Indices) -> Index:
+        """A slice where the problems are neighbours, which copies nothing."""
+        if len(index) and index[-1] - index[0] == len(index) - 1:
+            return slice(int(index[0]), int(index[-1]) + 1)
+        return torch.as_tensor(index, device=self.X.device)
+
+    def _block(self, parameters: Array, problems: Indices) -> Block:
+        index = self._index(problems)
+        P = torch.as_tensor(parameters, dtype=self.X.dtype, device=self.X.device)
+        theta, noise = P[:, :-1], P[:, -1].exp()
+        s = noise[:, None].expand(-1, self.n_rows)
+        if self.known is not None:
+            s = s + self._take(self.known, index)
+        if self.weight is not None:
+            s = s / self._take(self.weight, index)
+        K, saved = self.covariance.evaluate(index, theta)
+        diagonal = K.diagonal(dim1=-2, dim2=-1).clone()
+        K.diagonal(dim1=-2, dim2=-1).add_(s)
+        L, fine = batch_cholesky(K)
+        K.diagonal(dim1=-2, dim2=-1).copy_(diagonal)
+        A = _inverse(L)
+        t = self.t[index]
+        half = torch.linalg.solve_triangular(L, t[:, :, None], upper=False)
+        alpha = torch.linalg.solve_triangular(L.mT, half, upper=True)[:, :, 0]
+        return Block(index, theta, noise, s, K, L, A, t, alpha, fine, saved)
+
+
+def _inverse(L: Tensor) -> Tensor:
+    """Inverse of L L^T for every problem, rows contiguous."""
+    if L.device.type == "cpu":
+        return torch.cholesky_inverse(L).mT  # symmetric, and written by columns
+    # A GPU's own inverse takes one problem after the other; these two calls take all.
+    identity = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device).expand_as(L)
+    root = torch.linalg.solve_triangular(L, identity, upper=False)
+    return root.mT @ root
+
+
+def _check_memory(n_problems: int, n: int, device: torch.device, itemsize: int) -> None:
+    """Raise where the inputs' distances, or one problem at work, exceed the memory budget."""
+    needed = (n_problems + _LIVE_MATRICES) * n * n * itemsize
+    free = available_bytes(device)
+    if free is not None and needed > _MEMORY_SHARE * free:
+        raise MemoryBudgetError(
+            f"a batch of {n_problems} problems of {n} rows needs about {needed / 2**30:.1f} GiB; "
+            f"the budget on {device} is {_MEMORY_SHARE * free / 2**30:.1f} GiB, half of what is "
+            "free. Lower subsample or n_repeats."
+        )
+
+
+@contextmanager
+def _one_thread_each(n_workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Workers that compute with one thread each; torch's setting is as before afterwards.
+
+    Problems of a few hundred rows are too small to be shared between threads, but one problem a
+    thread keeps all of them busy. An interrupt waits for the blocks at work, milliseconds, and
+    drops the others.
+    """
+    before = torch.get_num_threads()
+    pool = ThreadPoolExecutor(n_workers, initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        torch.set_num_threads(before)

@@ -1,0 +1,1 @@
+"""Kernel search and misspecification tests."""

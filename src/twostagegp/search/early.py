@@ -1,0 +1,74 @@
+r"""When the ranking of kernels cannot change any more.
+
+After r of R repetitions on common subsamples let :math:`d_1 \dots d_r` be the differences of two
+kernels' scores, with mean :math:`\bar d > 0` and standard deviation s. The mean over all R
+repetitions changes its sign only if the R - r others have a mean below
+:math:`-r \bar d / (R - r)`. Given the first r, their mean is a Student-t variable with r - 1
+degrees of freedom, location :math:`\bar d` and scale :math:`s \sqrt{1/r + 1/(R-r)}`, so that
+
+.. math::
+
+    P(\text{sign changes}) = F_{t, r-1} \Big( -\frac{\bar d}{s} \sqrt{\frac{R\, r}{R - r}} \Big) .
+
+Neighbours in the ranking are compared and the probabilities added up over pairs; where the ranking
+is looked at several times, each look gets an equal part of the risk that was allowed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t as student
+
+__all__ = ["looks", "probability_of_change"]
+
+Array = NDArray[np.float64]
+
+#: First look; each of the others is at twice as many repetitions.
+_FIRST_LOOK = 8
+
+
+def looks(n_repeats: int) -> list[int]:
+    """Numbers of repetitions after which the ranking is looked at, the last being all.
+
+    Examples
+    --------
+    >>> looks(100)
+    [8, 16, 32, 64, 100]
+    """
+    counts, count = [], _FIRST_LOOK
+    while count < n_repeats:
+        counts.append(count)
+        count *= 2
+    return [*counts, n_repeats]
+
+
+def probability_of_change(scores: Array, n_repeats: int) -> float:
+    """Bound on the probability that the ranking after all repetitions is another one.
+
+    Parameters
+    ----------
+    scores : array of shape (kernels, r)
+        One row a kernel, on common subsamples; the ranking is that of the row means.
+    n_repeats : int
+        R, the number of repetitions planned.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> noise = np.random.default_rng(0).normal(size=(2, 10))
+    >>> probability_of_change(noise + np.array([[0.0], [50.0]]), 100) < 1e-6
+    True
+    >>> probability_of_change(noise, 100) > 0.01
+    True
+    """
+    r = scores.shape[1]
+    if r >= n_repeats or len(scores) < 2:
+        return 0.0
+    ordered = scores[np.argsort(scores.mean(1))]
+    difference = np.diff(ordered, axis=0)
+    mean, spread = difference.mean(1), difference.std(1, ddof=1)
+    reach = np.sqrt(n_repeats * r / (n_repeats - r))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.where(mean > 0.0, mean / spread * reach, 0.0)
+    return float(student.cdf(-t, r - 1).sum())

@@ -1,0 +1,145 @@
+r"""What speaks against a fitted Gaussian process, one number for each cause.
+
+All are functions of one factorisation at the fitted parameters: :math:`A = K^{-1}`,
+:math:`\alpha = A t`, :math:`\kappa = \mathrm{diag} A` and the leave-one-out z-scores
+:math:`z_i = \alpha_i / \sqrt{\kappa_i}`, which are standard normal (not independent) where the
+model is right. Larger values speak for the cause; what is large is for a simulation to say.
+
+**Trend left over.** With :math:`H = (1, x)`, the evidence for a linear mean by generalised least
+squares, :math:`(H^\top \alpha)^\top (H^\top A H)^{-1} (H^\top \alpha)`, a chi-squared variable with
+d + 1 degrees of freedom, taken to the power 1/3 to make it nearly normal.
+
+**Too smooth, too rough.** Let :math:`c_{ij}` be the correlations of the kernel and
+:math:`u = -\log c`. The family :math:`c_\gamma = \exp(-u^\gamma)` makes a kernel rougher at short
+distances for :math:`\gamma < 1` and smoother for :math:`\gamma > 1` (it leads from the rbf to the
+Matérn-1/2 and back), and needs nothing but the matrix. Its direction at :math:`\gamma = 1` is
+:math:`D = -\partial K / \partial \gamma = K \circ (u \log u)`. So that a trend is not taken for
+roughness, it is projected out, :math:`P = A - A H (H^\top A H)^{-1} H^\top A`, and the size that
+remains is scaled to what it should be: with q columns in H the score of the likelihood in direction
+D, in units of its standard deviation, is
+
+.. math::
+
+    T = \frac{\tfrac12 \rho\, t^\top P D P t - \tfrac12 \mathrm{tr}(P D)}
+             {\sqrt{\tfrac12 \mathrm{tr}(A D A D)}}, \qquad \rho = \frac{n - q}{t^\top P t},
+
+positive for a kernel that is too smooth, negative for one that is too rough.
+
+**Noise not constant.** With :math:`h_i = (x_i, \|x_i\|^2, \hat m_i, \hat m_i^2)`, centred and
+scaled, the share :math:`R^2` of the variance of :math:`|z|` that a linear regression on h explains:
+:math:`n R^2`, a chi-squared variable with as many degrees of freedom as columns, to the power 1/3.
+
+**Heavy tails.** The logarithm of the kurtosis of z, after the size that the regression above finds
+has been divided out, so that growing noise is not taken for heavy tails.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from twostagegp.linalg import batch_cholesky
+from twostagegp.problem_batch import Block
+
+__all__ = ["CAUSES", "evidence"]
+
+CAUSES = ("too smooth", "too rough", "noise not constant", "heavy tails", "trend left over")
+#: Ridge of the small regressions, relative to a unit diagonal: columns may be collinear.
+_RIDGE = 1e-8
+#: Smallest and largest size that the regression of |z| may give, relative to the mean.
+_SIZES = (0.2, 5.0)
+
+
+def evidence(block: Block, X: Tensor) -> Tensor:
+    """Evidence for each of ``CAUSES``, shape (b, 5).
+
+    Parameters
+    ----------
+    block : Block
+        Problems at their fitted parameters.
+    X : Tensor of shape (1, n, d) or (b, n, d)
+    """
+    ones = torch.ones(*X.shape[:2], 1, dtype=X.dtype, device=X.device)
+    H = torch.cat([ones, X], dim=2)
+    smooth = smoothness_score(block, H)
+    h = _noise_regressors(block, X)
+    z = block.alpha / block.kappa.sqrt()
+    share, size = _explained(h, z.abs())
+    n = z.shape[1]
+    kurtosis = _kurtosis(z / size)
+    return torch.stack(
+        [
+            smooth,
+            -smooth,
+            (n * share).clamp(min=0.0).pow(1.0 / 3.0),
+            kurtosis.log(),
+            trend_score(block, H).clamp(min=0.0).pow(1.0 / 3.0),
+        ],
+        dim=1,
+    )
+
+
+def smoothness_score(block: Block, H: Tensor) -> Tensor:
+    """The standardised score T of the module's head, shape (b,); H is (b or 1, n, q)."""
+    n, q = H.shape[1:]
+    D = _rougher_direction(block.K)
+    Q = _trend_factor(block.A, H)
+    alpha = block.alpha - (Q @ (Q.mT @ block.t[:, :, None]))[:, :, 0]
+    scale = (n - q) / torch.linalg.vecdot(block.t, alpha).clamp(min=1e-300)
+    fit = scale * torch.linalg.vecdot(alpha, (D @ alpha[:, :, None])[:, :, 0])
+    AD = block.A @ D
+    trace = AD.diagonal(dim1=-2, dim2=-1).sum(-1) - (Q * (D @ Q)).sum((-2, -1))
+    information = 0.5 * (AD * AD.mT).sum((-2, -1))
+    return (0.5 * fit - 0.5 * trace) / information.clamp(min=1e-300).sqrt()
+
+
+def _rougher_direction(K: Tensor) -> Tensor:
+    """-dK/d(gamma) at gamma = 1: what makes the process rougher, shape (b, n, n)."""
+    scale = K.diagonal(dim1=-2, dim2=-1)
+    product = (scale[:, :, None] * scale[:, None, :]).sqrt()
+    u = -(K / product).clamp(min=1e-300, max=1.0).log()
+    return torch.where(u > 0.0, K * u * u.clamp(min=1e-300).log(), 0.0)
+
+
+def _trend_factor(A: Tensor, H: Tensor) -> Tensor:
+    """Q with Q Q^T = A H (H^T A H)^{-1} H^T A, shape (b, n, q)."""
+    AH = A @ H
+    C, _ = batch_cholesky(_with_ridge(H.mT @ AH))
+    return torch.linalg.solve_triangular(C, AH.mT, upper=False).mT
+
+
+def _with_ridge(G: Tensor) -> Tensor:
+    """G with a diagonal larger by a tiny factor."""
+    return G + torch.diag_embed(_RIDGE * G.diagonal(dim1=-2, dim2=-1))
+
+
+def trend_score(block: Block, H: Tensor) -> Tensor:
+    """Evidence for a linear mean, shape (b,)."""
+    Q = _trend_factor(block.A, H)
+    return (Q.mT @ block.t[:, :, None]).square().sum((-2, -1))
+
+
+def _noise_regressors(block: Block, X: Tensor) -> Tensor:
+    """Inputs, their squared length, the fitted mean and its square, centred and scaled."""
+    m = (block.t - block.s * block.alpha)[:, :, None]
+    shared = torch.cat([X, X.square().sum(2, keepdim=True)], dim=2).expand(len(m), -1, -1)
+    h = torch.cat([shared, m, m.square()], dim=2)
+    h = h - h.mean(1, keepdim=True)
+    return h / h.square().mean(1, keepdim=True).sqrt().clamp(min=1e-12)
+
+
+def _explained(h: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Share of the variance of v that h explains, shape (b,), and v's fitted size, mean one."""
+    mean = v.mean(1, keepdim=True)
+    centred = v - mean
+    G = _with_ridge(h.mT @ h / h.shape[1])
+    moment = (h.mT @ centred[:, :, None])[:, :, 0] / h.shape[1]
+    slope = torch.linalg.solve(G, moment)
+    share = torch.linalg.vecdot(moment, slope) / centred.square().mean(1).clamp(min=1e-300)
+    size = 1.0 + (h @ slope[:, :, None])[:, :, 0] / mean.clamp(min=1e-300)
+    return share, size.clamp(*_SIZES)
+
+
+def _kurtosis(z: Tensor) -> Tensor:
+    centred = z - z.mean(1, keepdim=True)
+    return centred.pow(4).mean(1) / centred.square().mean(1).square().clamp(min=1e-300)

@@ -1,0 +1,395 @@
+r"""Choosing a kernel from a dictionary (Algorithm 3), by repeated fits on common subsamples.
+
+Every kernel is fitted to the same subsamples of the table, and the mean of its scores decides:
+
+* ``"loo"``: leave-one-out density of the training rows, a row (mean squared leave-one-out error for
+  kernel ridge); smaller is better,
+* ``"nll"``: negative log likelihood, a row; smaller is better,
+* ``"misspecification"``: the share :math:`\hat p` of Algorithm 2; larger is better.
+
+The paper's Algorithm 3 keeps the largest :math:`\hat p` seen so far; ``p* = 0`` and
+``kernel* = None`` stand inside its loop in print and before it here. Repetitions end early when the
+ranking cannot change any more (``early.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from twostagegp.errors import InputError, NotFittableError, TwoStageGPError
+from twostagegp.kernels import Kernel
+from twostagegp.options import kernel_list
+from twostagegp.progress import limit_threads, show_log
+from twostagegp.rows import Rows
+from twostagegp.search.early import looks, probability_of_change
+from twostagegp.search.options import (
+    LOG,
+    check_choice,
+    check_share,
+    prepare_table,
+    sampling_of,
+)
+from twostagegp.search.repetitions import Repeated, Repetitions, Settings, penalties_of
+
+__all__ = ["Entry", "KernelSearch", "run_search", "search_kernel"]
+
+Array = NDArray[np.float64]
+
+#: A kernel whose repetitions fail more often than this is out.
+_FAILED_SHARE = 0.2
+SELECTIONS = ("loo", "nll", "misspecification")
+
+
+@dataclass
+class Entry:
+    """One kernel of the dictionary and what the search has found about it.
+
+    Attributes
+    ----------
+    label : str
+    given : str or GPyTorch kernel
+        As the user passed it.
+    kernel : Kernel or None
+        None where it could not even be built.
+    repeated : Repeated or None
+    failure : str
+        Why it is out; empty where it is not.
+    """
+
+    label: str
+    given: Any
+    kernel: Kernel | None
+    repeated: Repeated | None = None
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class KernelSearch:
+    """Result of :func:`search_kernel`.
+
+    Attributes
+    ----------
+    best : str or GPyTorch kernel
+        The winner as it was passed, ready for another estimator.
+    best_label : str
+        Its name in the table; ``-ard`` at the end says one lengthscale a column.
+    selection, model : str
+    table : DataFrame
+        One row a kernel, best first: ``score`` (smaller is better for ``"loo"`` and ``"nll"``,
+        larger for ``"misspecification"``), ``spread`` (standard error of the score), ``p_hat``,
+        ``heldout`` (density of the held-out rows of each subsample), ``noise`` (median of the
+        fitted noise standard deviation, in units of y), ``repeats``, ``seconds`` and ``failure``.
+    decided_early : bool
+        Whether repetitions ended before all were done.
+    entries : list of Entry
+        Scores and parameters of every repetition.
+    index : array of shape (repeats, subsample)
+        Rows of each subsample, numbered as the distinct rows in sorted order; the first
+        ``n_train`` are trained on.
+    """
+
+    best: Any
+    best_label: str
+    selection: str
+    model: str
+    table: pd.DataFrame = field(repr=False)
+    decided_early: bool
+    entries: list[Entry] = field(repr=False)
+    index: NDArray[np.int64] = field(repr=False)
+    n_train: int
+    seconds: dict[str, float] = field(repr=False, default_factory=dict)
+
+    @property
+    def best_entry(self) -> Entry:
+        return next(entry for entry in self.entries if entry.label == self.best_label)
+
+    def __str__(self) -> str:
+        return self.table.to_string(float_format=lambda value: f"{value:.4g}")
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw every kernel's score with its standard error, best first.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            New axes by default.
+
+        Returns
+        -------
+        ax : matplotlib Axes
+        """
+        from twostagegp.search.pictures import draw_search
+
+        return draw_search(self, ax)
+
+
+def search_kernel(
+    X: ArrayLike,
+    y: ArrayLike,
+    kernels: Mapping[str, Any] | Sequence[Any] = (
+        "rbf",
+        "matern12",
+        "matern32",
+        "matern52",
+        "laplacian",
+    ),
+    *,
+    model: str = "gp",
+    selection: str = "loo",
+    ard: bool | str = False,
+    n_repeats: int = 100,
+    subsample: int = 500,
+    sampling: str = "auto",
+    early: bool = True,
+    confidence: float = 0.99,
+    threshold: float = 1.1,
+    penalty: Any = "auto",
+    sample_weight: ArrayLike | None = None,
+    noise_floor: float = 1e-8,
+    device: str = "auto",
+    n_jobs: int | None = None,
+    random_state: Any = None,
+    verbose: int = 0,
+) -> KernelSearch:
+    """Choose the kernel that fits the data best.
+
+    Parameters
+    ----------
+    X : array-like of shape (n, d)
+    y : array-like of shape (n,)
+    kernels : sequence or mapping
+        Names and GPyTorch kernels (sums and products too); a mapping gives them labels.
+    model : {"gp", "krr"}
+        Gaussian process trained by its likelihood, or kernel ridge with the classical lengthscale.
+    selection : {"loo", "nll", "misspecification"}
+        What decides: leave-one-out density, likelihood, or the paper's ratio test.
+    ard : {False, True, "both"}
+        One lengthscale a column for kernels given by name, or both forms of each.
+    n_repeats, subsample : int
+        Repetitions at most, and rows of each subsample, 80 % of which are trained on.
+    sampling : {"auto", "fps", "random"}
+        ``"auto"``: spread subsamples for ``"misspecification"``, as in the paper, else random ones.
+    early : bool
+        End when the ranking cannot change any more with probability ``confidence``.
+    confidence : float
+    threshold : float
+        Of the ratio test.
+    penalty : "auto", float or sequence of float
+        Of kernel ridge.
+    sample_weight, noise_floor, device, n_jobs, random_state, verbose
+        As in :func:`~twostagegp.check_misspecification`.
+
+    Returns
+    -------
+    KernelSearch
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-2, 2, size=(150, 1))
+    >>> y = np.sin(3 * X[:, 0]) + 0.1 * rng.normal(size=150)
+    >>> search = search_kernel(X, y, ("rbf", "matern12"), n_repeats=10, random_state=0)
+    >>> search.best
+    'rbf'
+    >>> list(search.table.index)
+    ['rbf', 'matern12']
+    """
+    check_choice("model", model, ("gp", "krr"))
+    check_choice("selection", selection, SELECTIONS)
+    check_choice("ard", ard, (True, False, "both"))
+    check_choice("early", early, (True, False))
+    check_share("confidence", confidence)
+    if model == "krr" and selection == "nll":
+        raise InputError(
+            "selection='nll' with model='krr': kernel ridge has no likelihood; use "
+            "selection='loo', or model='gp'."
+        )
+    if not threshold > 0.0:
+        raise InputError(f"threshold={threshold!r} must be positive; the paper has 1.1.")
+    settings = Settings(
+        model="krr" if model == "krr" else "gp",
+        penalties=penalties_of(penalty),
+        threshold=threshold,
+        noise_floor=noise_floor,
+    )
+    with limit_threads(n_jobs), show_log(verbose):
+        data, rng = prepare_table(
+            X, y, sample_weight, noise_floor, n_repeats, subsample, device, random_state
+        )
+        return run_search(
+            data.rows,
+            dictionary(kernels, ard, data.rows.X.shape[1]),
+            settings,
+            selection=selection,
+            n_repeats=n_repeats,
+            subsample=subsample,
+            sampling=sampling_of(sampling, automatic_sampling(selection)),
+            confidence=confidence if early else None,
+            y_scale=data.scaling.y_scale,
+            rng=rng,
+        )
+
+
+def automatic_sampling(selection: str) -> str:
+    """The paper's test wants spread subsamples; a density wants rows as they come."""
+    return "fps" if selection == "misspecification" else "random"
+
+
+def dictionary(
+    kernels: Mapping[str, Any] | Sequence[Any], ard: bool | str, n_features: int
+) -> list[Entry]:
+    """Entries for every kernel that was asked for; those that cannot be built carry the reason."""
+    if isinstance(kernels, str) or not isinstance(kernels, Mapping | Sequence) or not len(kernels):
+        raise InputError(
+            f"kernels={kernels!r}: use a non-empty sequence of names and GPyTorch kernels, or a "
+            "mapping of labels to them."
+        )
+    entries: list[Entry] = []
+    pairs = kernels.items() if isinstance(kernels, Mapping) else ((None, k) for k in kernels)
+    for label, given in pairs:
+        try:
+            made = kernel_list([given], ard, n_features)
+        except InputError as error:
+            if isinstance(given, str) or not hasattr(given, "forward"):
+                raise
+            made = []
+            entries.append(Entry(label or type(given).__name__, given, None, failure=str(error)))
+        for kernel in made:
+            suffix = "-ard" if kernel.ard and label is not None else ""
+            entries.append(Entry((label or kernel.label) + suffix, given, kernel))
+    return _with_distinct_labels(entries)
+
+
+def _with_distinct_labels(entries: list[Entry]) -> list[Entry]:
+    """Number labels that occur several times."""
+    seen: dict[str, int] = {}
+    for entry in entries:
+        seen[entry.label] = seen.get(entry.label, 0) + 1
+        if seen[entry.label] > 1:
+            entry.label = f"{entry.label} #{seen[entry.label]}"
+    return entries
+
+
+def run_search(
+    rows: Rows,
+    entries: list[Entry],
+    settings: Settings,
+    *,
+    selection: str,
+    n_repeats: int,
+    subsample: int,
+    sampling: str,
+    confidence: float | None,
+    y_scale: float,
+    rng: np.random.Generator,
+) -> KernelSearch:
+    """The search on standardised rows; ``confidence=None`` does all repetitions.
+
+    One kernel that cannot be fitted is out with its reason and does not end the search.
+    """
+    repetitions = Repetitions(rows, subsample, sampling, rng)
+    counts = [n_repeats] if confidence is None else looks(n_repeats)
+    for count in counts:
+        done = len(repetitions.index)
+        repetitions.draw(count)
+        for entry in entries:
+            _repeat(entry, repetitions, settings, done, n_repeats)
+        alive = _fitted(entries)
+        if confidence is not None and count < n_repeats:
+            risk = probability_of_change(_common_scores(alive, selection), n_repeats)
+            if risk <= (1.0 - confidence) / len(counts):
+                LOG.info("the ranking is decided after %d repetitions", count)
+                break
+    alive = _fitted(entries)
+    table = _table(entries, selection, y_scale)
+    winner = next(entry for entry in alive if entry.label == table.index[0])
+    return KernelSearch(
+        best=winner.given,
+        best_label=winner.label,
+        selection=selection,
+        model=settings.model,
+        table=table,
+        decided_early=len(repetitions.index) < n_repeats,
+        entries=entries,
+        index=repetitions.index,
+        n_train=repetitions.n_train,
+        seconds={"subsamples": repetitions.seconds},
+    )
+
+
+def _repeat(
+    entry: Entry, repetitions: Repetitions, settings: Settings, first: int, n_repeats: int
+) -> None:
+    """Add the repetitions from number ``first`` on; a failure is remembered."""
+    if entry.kernel is None or entry.failure:
+        return
+    try:
+        more = repetitions.run(entry.kernel, settings, first)
+    except (TwoStageGPError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
+        # A user's own kernel may fail in any way; the others go on.
+        entry.failure = f"{type(error).__name__}: {error}"
+        return
+    entry.repeated = more if entry.repeated is None else entry.repeated.extended(more)
+    failed = float(np.isnan(entry.repeated.ratio).mean())
+    if failed > _FAILED_SHARE:
+        entry.failure = f"{failed:.0%} of the repetitions could not be fitted"
+    LOG.info(
+        "%s: %d of %d repetitions, %.1f s",
+        entry.label, len(entry.repeated), n_repeats, entry.repeated.seconds,
+    )  # fmt: skip
+
+
+def _fitted(entries: list[Entry]) -> list[Entry]:
+    alive = [entry for entry in entries if entry.repeated is not None and not entry.failure]
+    if not alive:
+        reasons = "; ".join(f"{entry.label}: {entry.failure}" for entry in entries)
+        raise NotFittableError(f"no kernel could be fitted: {reasons}")
+    return alive
+
+
+def _scores(repeated: Repeated, selection: str) -> Array:
+    """One number a repetition, larger is better only for the paper's test."""
+    return {
+        "loo": repeated.loo,
+        "nll": repeated.nll,
+        "misspecification": repeated.ratio,
+    }[selection]
+
+
+def _common_scores(alive: list[Entry], selection: str) -> Array:
+    """Scores on the repetitions that every kernel has, shape (kernels, repetitions)."""
+    scores = np.array([_scores(entry.repeated, selection) for entry in alive if entry.repeated])
+    return scores[:, np.isfinite(scores).all(0)]
+
+
+def _table(entries: list[Entry], selection: str, y_scale: float) -> pd.DataFrame:
+    rows = []
+    for entry in entries:
+        row: dict[str, Any] = {"kernel": entry.label}
+        if entry.repeated is not None:
+            scores = _scores(entry.repeated, selection)
+            scores = scores[np.isfinite(scores)]
+            several = scores.size > 1
+            row |= {
+                "score": scores.mean() if scores.size else np.nan,
+                "spread": scores.std(ddof=1) / np.sqrt(scores.size) if several else np.nan,
+                "p_hat": np.nanmean(entry.repeated.ratio) if scores.size else np.nan,
+                "heldout": np.nanmean(entry.repeated.heldout) if scores.size else np.nan,
+                "noise": y_scale * np.nanmedian(entry.repeated.noise) if scores.size else np.nan,
+                "repeats": len(entry.repeated),
+                "seconds": entry.repeated.seconds,
+            }
+        rows.append({**row, "failure": entry.failure})
+    columns = ["kernel", "score", "spread", "p_hat", "heldout", "noise", "repeats", "seconds"]
+    table = pd.DataFrame(rows, columns=[*columns, "failure"]).set_index("kernel")
+    larger_is_better = selection == "misspecification"
+    key = table["score"].where(table["failure"] == "")
+    order = key.sort_values(ascending=not larger_is_better, kind="stable").index
+    return table.loc[order]

@@ -1,0 +1,339 @@
+r"""Does a kernel fit the data? Three tests behind one door.
+
+``test="bootstrap"`` simulates from the fitted model and refits (``bootstrap.py``): it holds its
+level and says what is wrong. ``test="ratio"`` and ``test="bound"`` are the paper's Algorithms 2
+and 5 (``paper_tests.py``): the share :math:`\hat p` of held-out rows within a bound, averaged over
+repetitions on subsamples, rejected below :math:`1 - \delta`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from twostagegp.errors import InputError, NotFittableError
+from twostagegp.inputs import Prepared
+from twostagegp.kernels import make_kernel
+from twostagegp.problem_batch import ProblemBatch
+from twostagegp.progress import limit_threads, show_log
+from twostagegp.sampling import draw_subsamples
+from twostagegp.search.bootstrap import adjusted_p_values, simulate_and_refit
+from twostagegp.search.evidence import CAUSES, evidence
+from twostagegp.search.options import (
+    LOG,
+    check_choice,
+    check_share,
+    prepare_table,
+    sampling_of,
+)
+from twostagegp.search.repetitions import Repeated, Repetitions, Settings, penalties_of
+
+__all__ = ["MisspecificationCheck", "check_misspecification"]
+
+Array = NDArray[np.float64]
+
+#: Causes that lie in the mean or the covariance. A misfit there also makes residuals look heavy
+#: tailed or unequal, while unequal or heavy-tailed noise leaves these alone: they are named first.
+_STRUCTURE = ("too smooth", "too rough", "trend left over")
+_ADVICE = {
+    "too smooth": "the kernel is too smooth for the data; try a rougher one (matern32, matern12)",
+    "too rough": "the kernel is too rough for the data; try a smoother one (matern52, rbf)",
+    "noise not constant": (
+        "the noise is not constant: it changes with the inputs or with the level of the target; "
+        "transform the target, or model the noise"
+    ),
+    "heavy tails": "the noise has heavier tails than a Gaussian; look for outliers",
+    "trend left over": "a trend is left over that a zero-mean process does not explain; model it",
+}
+
+
+@dataclass(frozen=True)
+class MisspecificationCheck:
+    r"""Result of :func:`check_misspecification`.
+
+    Attributes
+    ----------
+    test : str
+    kernel : str
+        Label of the kernel.
+    rejected : bool
+        Whether the hypothesis that the model is right is rejected at level ``delta``.
+    delta : float
+    p_value : float or None
+        Of ``test="bootstrap"``.
+    p_hat : float or None
+        Of the paper's tests: mean share of test rows within the bound.
+    standard_error : float or None
+        Of ``p_hat``, over repetitions.
+    per_repeat : DataFrame
+        One row a repetition: ``p_hat``, ``noise`` and ``nll`` of the paper's tests, for the bound
+        also ``p_hat_printed``; for the bootstrap the standardised evidence of every simulation,
+        one column a cause.
+    noise : float
+        Fitted noise standard deviation in the units of y, the median over repetitions; for kernel
+        ridge the square root of the penalty, in the same units.
+    causes : DataFrame
+        Of ``test="bootstrap"``: for every cause its standardised evidence and its p-value,
+        corrected for looking at all of them.
+    named : tuple of str
+        Causes that are significant at level ``delta``, most important first.
+    diagnosis : str
+        What is wrong, most important first; for the bootstrap only.
+    notes : tuple of str
+        How the test was carried out where the paper leaves it open.
+    """
+
+    test: str
+    kernel: str
+    rejected: bool
+    delta: float
+    per_repeat: pd.DataFrame = field(repr=False)
+    noise: float
+    p_value: float | None = None
+    p_hat: float | None = None
+    standard_error: float | None = None
+    causes: pd.DataFrame = field(repr=False, default_factory=pd.DataFrame)
+    named: tuple[str, ...] = ()
+    threshold: float = 1.1
+    notes: tuple[str, ...] = ()
+
+    @property
+    def diagnosis(self) -> str:
+        if self.test != "bootstrap":
+            return "this test does not say what is wrong; test='bootstrap' does"
+        if not self.named:
+            return "nothing speaks against the model"
+        return "; ".join(_ADVICE[cause] for cause in self.named)
+
+    def __str__(self) -> str:
+        verdict = "rejected" if self.rejected else "not rejected"
+        if self.test == "bootstrap":
+            return f"{self.kernel}: {verdict} (p = {self.p_value:.3f}); {self.diagnosis}"
+        figure = f"p_hat = {self.p_hat:.3f} ± {self.standard_error:.3f}"
+        return f"{self.kernel}: {verdict} by the {self.test} test ({figure})"
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the evidence against its simulated spread, or the distribution of p_hat.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            New axes by default.
+
+        Returns
+        -------
+        ax : matplotlib Axes
+        """
+        from twostagegp.search.pictures import draw_check
+
+        return draw_check(self, ax)
+
+
+def check_misspecification(
+    X: ArrayLike,
+    y: ArrayLike,
+    kernel: Any = "rbf",
+    *,
+    test: str = "bootstrap",
+    model: str = "gp",
+    ard: bool = False,
+    n_repeats: int = 100,
+    subsample: int = 500,
+    sampling: str = "auto",
+    threshold: float = 1.1,
+    delta: float = 0.05,
+    penalty: Any = "auto",
+    rkhs_bound: float | str | None = None,
+    beta: str = "corrected",
+    sample_weight: ArrayLike | None = None,
+    noise_floor: float = 1e-8,
+    device: str = "auto",
+    n_jobs: int | None = None,
+    random_state: Any = None,
+    verbose: int = 0,
+) -> MisspecificationCheck:
+    r"""Test whether a zero-mean Gaussian process with this kernel fits the data.
+
+    Parameters
+    ----------
+    X : array-like of shape (n, d)
+    y : array-like of shape (n,)
+    kernel : str or GPyTorch kernel
+    test : {"bootstrap", "ratio", "bound"}
+        ``"bootstrap"`` (default): one subsample, ``n_repeats`` simulations of the fitted model,
+        each fitted again; a p-value and a diagnosis. ``"ratio"``: the paper's Algorithm 2.
+        ``"bound"``: its Algorithm 5.
+    model : {"gp", "krr"}
+        Gaussian process trained by its likelihood, or kernel ridge with the classical
+        lengthscale; the latter for ``test="ratio"`` only.
+    ard : bool
+        One lengthscale a column, for a kernel given by name.
+    n_repeats, subsample : int
+        Repetitions (simulations), and rows of a subsample; the paper's tests train on 80 % of them.
+    sampling : {"auto", "fps", "random"}
+        Spread subsamples (farthest points from a random start in a random pool) or plain random
+        ones. ``"auto"`` is what each algorithm says: spread for ``"ratio"``, else random.
+    threshold : float
+        Largest error ratio that passes: 1.1 in the paper's text, 1.01 in its proof.
+    delta : float
+        Level of the test.
+    penalty : "auto", float or sequence of float
+        Of kernel ridge: ``"auto"`` is the best of the paper's grid by leave-one-out error.
+    rkhs_bound : float, "estimate" or None
+        B in the error bound: given, dropped (None, the paper's proposal), or estimated from below
+        by the norm of the fitted mean. In units of the standardised target.
+    beta : {"corrected", "printed"}
+        Which form of the error bound decides; both are in ``per_repeat``.
+    sample_weight : array-like of shape (n,), optional
+        Counts.
+    noise_floor, device, n_jobs, random_state, verbose
+        As in :class:`~twostagegp.TwoStageGPRegressor`.
+
+    Returns
+    -------
+    MisspecificationCheck
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-3, 3, size=(120, 1))
+    >>> y = np.where(X[:, 0] > 0, 1.0, -1.0) + 0.05 * rng.normal(size=120)
+    >>> check = check_misspecification(X, y, "rbf", n_repeats=40, random_state=0)
+    >>> check.rejected, check.named[0]
+    (True, 'too smooth')
+    """
+    check_choice("test", test, ("bootstrap", "ratio", "bound"))
+    check_choice("model", model, ("gp", "krr"))
+    check_choice("beta", beta, ("corrected", "printed"))
+    check_choice("ard", ard, (True, False))
+    check_share("delta", delta)
+    if model == "krr" and test != "ratio":
+        raise InputError(
+            f"model='krr' has no distribution to test with test={test!r}; use test='ratio', or "
+            "model='gp'."
+        )
+    if not threshold > 0.0:
+        raise InputError(f"threshold={threshold!r} must be positive; the paper has 1.1.")
+    if isinstance(rkhs_bound, str):
+        check_choice("rkhs_bound", rkhs_bound, ("estimate",))
+    elif rkhs_bound is not None and not rkhs_bound >= 0.0:
+        raise InputError(f"rkhs_bound={rkhs_bound!r}: use a number >= 0, 'estimate' or None.")
+    with limit_threads(n_jobs), show_log(verbose):
+        data, rng = prepare_table(
+            X, y, sample_weight, noise_floor, n_repeats, subsample, device, random_state
+        )
+        used = make_kernel(kernel, data.rows.X.shape[1], ard)
+        sampled = sampling_of(sampling, "fps" if test == "ratio" else "random")
+        if test == "bootstrap":
+            return _bootstrap(data, used, subsample, n_repeats, sampled, delta, noise_floor, rng)
+        settings = Settings(
+            model="krr" if model == "krr" else "gp",
+            penalties=penalties_of(penalty),
+            threshold=threshold,
+            delta=delta,
+            rkhs_bound=rkhs_bound,
+            noise_floor=noise_floor,
+            with_bound=test == "bound",
+        )
+        repetitions = Repetitions(data.rows, subsample, sampled, rng)
+        LOG.info("%s test of %s: %d repetitions", test, used.label, n_repeats)
+        repetitions.draw(n_repeats)
+        repeated = repetitions.run(used, settings)
+    return _paper_result(test, beta, used.label, repeated, repetitions, settings, data)
+
+
+def _paper_result(
+    test: str,
+    beta: str,
+    label: str,
+    repeated: Repeated,
+    repetitions: Repetitions,
+    settings: Settings,
+    data: Prepared,
+) -> MisspecificationCheck:
+    shares = {"ratio": repeated.ratio, "bound": repeated.bound}[test]
+    table = pd.DataFrame({"p_hat": shares})
+    if test == "bound":
+        table = pd.DataFrame({"p_hat": shares, "p_hat_printed": repeated.bound_printed})
+        shares = repeated.bound_printed if beta == "printed" else shares
+    scale = data.scaling.y_scale
+    table = table.assign(noise=scale * repeated.noise, nll=repeated.nll)
+    fitted = shares[np.isfinite(shares)]
+    if fitted.size == 0:
+        raise NotFittableError(
+            f"kernel {label} could not be fitted in any of {len(shares)} repetitions; raise "
+            "noise_floor, or choose another kernel."
+        )
+    p_hat = float(fitted.mean())
+    error = float(fitted.std(ddof=1) / np.sqrt(fitted.size)) if fitted.size > 1 else float("nan")
+    notes = [
+        f"{repetitions.n_train} rows to train on, {repetitions.size - repetitions.n_train} to look "
+        f"at, {repetitions.sampling} subsamples",
+    ]
+    if fitted.size < len(shares):
+        notes.append(f"{len(shares) - fitted.size} repetitions could not be fitted")
+    if test == "bound":
+        bound = settings.rkhs_bound
+        known = "dropped" if bound is None else str(bound)
+        known = "estimated from below" if bound == "estimate" else known
+        notes.append(f"RKHS bound B: {known}; {beta} beta")
+    return MisspecificationCheck(
+        test=test,
+        kernel=label,
+        rejected=p_hat < 1.0 - settings.delta,
+        delta=settings.delta,
+        per_repeat=table,
+        noise=float(np.nanmedian(table["noise"])),
+        p_hat=p_hat,
+        standard_error=error,
+        threshold=settings.threshold,
+        notes=tuple(notes),
+    )
+
+
+def _bootstrap(
+    data: Prepared,
+    kernel: Any,
+    subsample: int,
+    n_repeats: int,
+    sampling: str,
+    delta: float,
+    noise_floor: float,
+    rng: np.random.Generator,
+) -> MisspecificationCheck:
+    rows = data.rows
+    index = draw_subsamples(rows.X.cpu().numpy(), subsample, 1, sampling, rng)[0]
+    part = rows.subset(torch.as_tensor(index, device=rows.X.device))
+    problem = ProblemBatch.of(
+        kernel,
+        part.X[None],
+        part.t[None],
+        weight=None if part.plain else part.c[None],
+        known=part.extra[None] if bool(part.extra.any()) else None,
+        noise_floor=noise_floor,
+    )
+    LOG.info("bootstrap test of %s: %d simulations of %d rows", kernel.label, n_repeats, len(index))
+    result = simulate_and_refit(problem, evidence, n_repeats, rng)
+    p, z = adjusted_p_values(result.observed, result.simulated)
+    order = sorted(
+        np.flatnonzero(p <= delta), key=lambda k: (CAUSES[k] not in _STRUCTURE, -z[0, k])
+    )
+    scale = data.scaling.y_scale
+    return MisspecificationCheck(
+        test="bootstrap",
+        kernel=kernel.label,
+        rejected=bool(p.min() <= delta),
+        delta=delta,
+        per_repeat=pd.DataFrame(z[1:], columns=list(CAUSES)),
+        noise=scale * float(np.exp(0.5 * result.parameters[-1])),
+        p_value=float(p.min()),
+        causes=pd.DataFrame({"evidence": z[0], "p_value": p}, index=list(CAUSES)),
+        named=tuple(CAUSES[k] for k in order),
+        notes=(f"{len(index)} of {len(rows)} distinct rows, {len(result.simulated)} simulations",),
+    )

@@ -1,0 +1,95 @@
+"""Checks and preparations that the search and the tests share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.utils import check_array, check_consistent_length
+
+from twostagegp.errors import InputError
+from twostagegp.inputs import (
+    Prepared,
+    check_finite,
+    check_nonnegative,
+    column_names,
+    prepare,
+    resolve_device,
+)
+from twostagegp.search.repetitions import FEWEST_ROWS
+
+__all__ = [
+    "LOG",
+    "check_choice",
+    "check_share",
+    "prepare_table",
+    "sampling_of",
+]
+
+LOG = logging.getLogger("twostagegp")
+
+
+def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    """Raise an InputError that lists the choices."""
+    if not any(value is c or (isinstance(value, str) and value == c) for c in choices):
+        listed = ", ".join(repr(c) for c in choices)
+        raise InputError(f"{name}={value!r} is not one of {listed}.")
+
+
+def check_share(name: str, value: Any) -> None:
+    """Raise an InputError for a number that is not between 0 and 1."""
+    if not (isinstance(value, Real) and 0.0 < float(value) < 1.0):
+        raise InputError(f"{name}={value!r} must lie between 0 and 1, such as 0.05.")
+
+
+def sampling_of(sampling: str, automatic: str) -> str:
+    """The way of drawing rows that ``sampling`` asks for."""
+    check_choice("sampling", sampling, ("auto", "fps", "random"))
+    return automatic if sampling == "auto" else sampling
+
+
+def prepare_table(
+    X: ArrayLike,
+    y: ArrayLike,
+    sample_weight: ArrayLike | None,
+    noise_floor: float,
+    n_repeats: int,
+    subsample: int,
+    device: str,
+    random_state: Any,
+) -> tuple[Prepared, np.random.Generator]:
+    """A user's table, checked, merged and standardised, and the source of randomness."""
+    check_share("noise_floor", noise_floor)
+    for name, value, least in (("n_repeats", n_repeats, 2), ("subsample", subsample, FEWEST_ROWS)):
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+            raise InputError(f"{name}={value!r}: use a whole number, at least {least}.")
+    names = column_names(X)
+    table = check_array(X, dtype=np.float64, ensure_all_finite=False)
+    target = np.asarray(y, dtype=np.float64)
+    if target.ndim != 1:
+        raise InputError(f"y has shape {target.shape}, expected (n,): search one target at a time.")
+    check_consistent_length(table, target)
+    check_finite(table, "X", names)
+    check_finite(target, "y")
+    weight = check_nonnegative(sample_weight, len(table), "sample_weight")
+    where = resolve_device(device, len(table), batched=True)
+    data = prepare(table, target, names, weight=weight, device=where, dtype=torch.float64)
+    if data.constant_target:
+        raise InputError("y is constant; there is nothing that a kernel could explain.")
+    if data.rows.X.shape[1] == 0:
+        raise InputError("every column of X is constant; there is nothing to search over.")
+    if len(data.rows) < FEWEST_ROWS:
+        raise InputError(
+            f"X has {len(data.rows)} distinct rows; at least {FEWEST_ROWS} are needed."
+        )
+    try:
+        return data, np.random.default_rng(random_state)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"random_state={random_state!r}: use an integer, a numpy Generator or None."
+        ) from error

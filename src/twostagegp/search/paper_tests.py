@@ -1,0 +1,119 @@
+r"""The paper's two quantities per test row: the error ratio and the uniform error bound.
+
+**Ratio** (Algorithm 2). With the kernel row :math:`K_{*X}` of a test row, :math:`K = K_{XX} +
+\sigma_\xi^2 I` and noise values :math:`\epsilon`,
+
+.. math::
+
+    \Delta_* = \frac{|\hat m(x_*) - y_*|}{|K_{*X} K^{-1} \epsilon_X - \epsilon_*|} .
+
+Theorem 2 bounds it for the true noise. The algorithm puts in the fitted one,
+:math:`\hat\epsilon = y - \hat m(x)`, on the training rows :math:`\hat\epsilon_X = \sigma_\xi^2
+\alpha`. Where :math:`\sigma_\xi \to 0` these vanish and :math:`\Delta_* \to 1`, whatever the
+kernel.
+
+**Bound** (Algorithm 5). With the sub-Gaussian noise :math:`\sigma_\xi`, nominal noise variance
+:math:`\lambda = \sigma_\xi^2` and :math:`\bar\lambda = \max(1, \lambda)`, Fiedler et al. (2021)
+prove :math:`|\hat m(x) - f(x)| \le \beta_n \hat\sigma_n(x)` with probability :math:`1 - \delta` for
+
+.. math::
+
+    \beta_n = B + \frac{\sigma_\xi}{\sqrt\lambda} \sqrt{\log\det\Big(
+        \frac{\bar\lambda}{\lambda} K_{XX} + \bar\lambda I \Big) - 2 \log \delta}
+    \quad\text{("corrected")},
+
+where :math:`\|f\|_k \le B`. The paper prints deviations where variances belong,
+
+.. math::
+
+    \beta_n = B + \frac{1}{\sigma_\xi} \sqrt{\log\det\Big(
+        \frac{\bar\sigma_\xi}{\sigma_\xi} K_{XX} + \bar\sigma_\xi I \Big) - 2 \log \delta}
+    \quad\text{("printed")},
+
+which grows without bound as the noise falls. A row passes where :math:`|\hat m - y| \le \beta_n
+\hat\sigma_n(x) + F_z^{-1}(1 - \delta/2)\, \sigma_\xi`. Both determinants need one factor only,
+since :math:`\tfrac{\bar a}{a} K + \bar a I = \tfrac{\bar a}{a} (K + a I)`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from scipy.stats import norm
+from torch import Tensor
+
+from twostagegp.linalg import batch_cholesky
+from twostagegp.problem_batch import Block
+
+__all__ = ["bound_beta", "error_ratio", "passes_bound", "rkhs_norm"]
+
+
+def error_ratio(
+    block: Block,
+    cross: Tensor,
+    y: Tensor,
+    noise: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    r"""Return :math:`\Delta` of every test row, shape (b, m).
+
+    Parameters
+    ----------
+    block : Block
+        Trained problems.
+    cross : Tensor of shape (b, m, n)
+        Kernel between test and training rows.
+    y : Tensor of shape (b, m)
+        Targets of the test rows.
+    noise : pair of Tensors of shapes (b, n) and (b, m), optional
+        The true noise of training and test rows, where a simulation knows it; the fitted noise by
+        default.
+    """
+    error = _times(cross, block.alpha) - y
+    if noise is None:
+        noise = (block.s * block.alpha, -error)
+    irreducible = (_times(cross, solve(block.L, noise[0])) - noise[1]).abs()
+    # Where both vanish the prediction is as good as the noise allows.
+    ratio = error.abs() / irreducible
+    return torch.where((irreducible == 0.0) & (error == 0.0), 1.0, ratio)
+
+
+def solve(L: Tensor, b: Tensor) -> Tensor:
+    """Solve L L^T x = b for one vector a problem, shape (b, n)."""
+    half = torch.linalg.solve_triangular(L, b[:, :, None], upper=False)
+    return torch.linalg.solve_triangular(L.mT, half, upper=True)[:, :, 0]
+
+
+def rkhs_norm(block: Block) -> Tensor:
+    r"""RKHS norm of the fitted mean, :math:`\sqrt{\alpha^\top K_{XX} \alpha}`, shape (b,).
+
+    An estimate of B from below: the smoothed mean has a smaller norm than the function.
+    """
+    return torch.linalg.vecdot(block.alpha, _times(block.K, block.alpha)).clamp(min=0.0).sqrt()
+
+
+def bound_beta(block: Block, B: Tensor | float, delta: float, printed: bool) -> Tensor:
+    r"""Return :math:`\beta_n` of every problem, shape (b,)."""
+    n = block.t.shape[1]
+    sd = block.noise.sqrt()
+    if not printed:
+        a, L, factor = block.noise, block.L, torch.ones_like(sd)
+    else:
+        shifted = block.K.clone()
+        shifted.diagonal(dim1=-2, dim2=-1).add_(sd[:, None])
+        a, L, factor = sd, batch_cholesky(shifted)[0], 1.0 / sd
+    logdet = 2.0 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    logdet = logdet + n * (a.clamp(min=1.0) / a).log()
+    return B + factor * (logdet - 2.0 * math.log(delta)).clamp(min=0.0).sqrt()
+
+
+def passes_bound(
+    error: Tensor, latent_sd: Tensor, beta: Tensor, block: Block, delta: float
+) -> Tensor:
+    """Whether each test row's error lies within the bound plus the noise, shape (b, m)."""
+    noise = float(norm.ppf(1.0 - 0.5 * delta)) * block.noise.sqrt()
+    return error.abs() <= beta[:, None] * latent_sd + noise[:, None]
+
+
+def _times(M: Tensor, v: Tensor) -> Tensor:
+    return (M @ v[:, :, None])[:, :, 0]

@@ -1,0 +1,324 @@
+r"""Repetitions of a fit on subsamples, all problems of one kernel as one batch.
+
+Every repetition draws some rows of the table, trains on the first part of them and looks at the
+rest. The subsamples are common to all kernels, so that scores are compared in pairs. A kernel
+ridge regression has the classical lengthscale (gamma = 1/d) and a penalty :math:`\lambda`, given
+or chosen by the smallest leave-one-out error :math:`\sum_i (\alpha_i / \kappa_i)^2`; a Gaussian
+process is trained by its likelihood.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from twostagegp.batch_training import fit_batch, pilot_starts
+from twostagegp.errors import InputError
+from twostagegp.kernels import Kernel, NamedKernel
+from twostagegp.options import penalty_option
+from twostagegp.problem_batch import Block, ProblemBatch
+from twostagegp.rows import Rows
+from twostagegp.sampling import draw_subsamples
+from twostagegp.search.paper_tests import bound_beta, error_ratio, passes_bound, rkhs_norm
+
+__all__ = ["PAPER_PENALTIES", "Repeated", "Repetitions", "Settings", "penalties_of"]
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+Model = Literal["gp", "krr"]
+
+#: The paper's grid of ridge penalties.
+PAPER_PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+#: Share of a subsample that is trained on: 400 of 500 rows.
+TRAIN_SHARE = 0.8
+#: Fewest distinct rows that can be split into a part to train on and a part to look at.
+FEWEST_ROWS = 10
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is done with every repetition.
+
+    Parameters
+    ----------
+    model : {"gp", "krr"}
+    penalties : sequence of float
+        Grid of ridge penalties of ``model="krr"``.
+    threshold : float
+        Largest error ratio that counts as a pass.
+    delta : float
+        Probability in the error bound.
+    rkhs_bound : float, "estimate" or None
+        B in the error bound; None drops it, as the paper proposes.
+    noise_floor : float
+    with_bound : bool
+        Whether the error bound is wanted at all: it costs one more factorisation.
+    """
+
+    model: Model = "gp"
+    penalties: Sequence[float] = PAPER_PENALTIES
+    threshold: float = 1.1
+    delta: float = 0.05
+    rkhs_bound: float | str | None = None
+    noise_floor: float = 1e-8
+    with_bound: bool = False
+
+
+@dataclass
+class Repeated:
+    """Scores of one kernel, one entry a repetition.
+
+    Attributes
+    ----------
+    nll, loo, heldout : arrays of shape (R,)
+        Negative log likelihood, leave-one-out density and density of the test rows, a row; the
+        last two are mean squared errors for ``model="krr"``, whose likelihood is NaN.
+    ratio : array of shape (R,)
+        Share of test rows whose error ratio is within the threshold.
+    bound, bound_printed : arrays of shape (R,)
+        Share within the error bound, corrected and as printed (NaN where not asked for).
+    noise : array of shape (R,)
+        Fitted noise standard deviation; the square root of the penalty for ``model="krr"``.
+    parameters : array of shape (R, p)
+    evaluations : array of shape (R,)
+    seconds : float
+    """
+
+    nll: Array
+    loo: Array
+    heldout: Array
+    ratio: Array
+    bound: Array
+    bound_printed: Array
+    noise: Array
+    parameters: Array
+    evaluations: Indices
+    seconds: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.nll)
+
+    def extended(self, other: Repeated) -> Repeated:
+        """These repetitions and more of them."""
+        joined = {
+            name: np.concatenate([getattr(self, name), getattr(other, name)])
+            for name in self.__dataclass_fields__
+            if name != "seconds"
+        }
+        return Repeated(**joined, seconds=self.seconds + other.seconds)
+
+
+@dataclass
+class Repetitions:
+    """Common subsamples of a table, drawn as they are needed.
+
+    Parameters
+    ----------
+    rows : Rows
+        The table, standardised and merged.
+    size : int
+        Rows of a subsample; at most all.
+    sampling : {"fps", "random"}
+    rng : Generator
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from twostagegp.kernels import make_kernel
+    >>> X = torch.randn(60, 2, dtype=torch.float64)
+    >>> one, zero = torch.ones(60).double(), torch.zeros(60).double()
+    >>> rows = Rows(X, X[:, 0], one, zero, zero)
+    >>> repetitions = Repetitions(rows, 40, "random", np.random.default_rng(0))
+    >>> repetitions.draw(3)
+    >>> repeated = repetitions.run(make_kernel("rbf", 2), Settings())
+    >>> len(repeated), repetitions.n_train
+    (3, 32)
+    """
+
+    rows: Rows
+    size: int
+    sampling: str
+    rng: np.random.Generator
+    index: Indices = field(init=False)
+    seconds: float = field(default=0.0, init=False)
+    _starts: dict[int, tuple[list[Array], Array]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        n = len(self.rows)
+        if n < FEWEST_ROWS:
+            raise InputError(
+                f"{n} distinct rows are too few to train on some and look at others; at least "
+                f"{FEWEST_ROWS} are needed."
+            )
+        self.size = min(self.size, n)
+        self.index = np.empty((0, self.size), dtype=np.int64)
+        self._table = self.rows.X.cpu().numpy().astype(np.float64)
+
+    @property
+    def n_train(self) -> int:
+        return round(TRAIN_SHARE * self.size)
+
+    def draw(self, n_repeats: int) -> None:
+        """Draw subsamples until there are ``n_repeats``."""
+        missing = n_repeats - len(self.index)
+        if missing > 0:
+            begin = time.perf_counter()
+            more = draw_subsamples(self._table, self.size, missing, self.sampling, self.rng)
+            self.index = np.concatenate([self.index, more])
+            self.seconds += time.perf_counter() - begin
+
+    def run(self, kernel: Kernel, settings: Settings, first: int = 0) -> Repeated:
+        """Fit and score the kernel on all repetitions drawn so far, from number ``first`` on."""
+        begin = time.perf_counter()
+        index = self.index[first:]
+        problems = self.problems(kernel, settings, index[:, : self.n_train])
+        parameters, evaluations = self._train(problems, settings)
+        test = self._gather(index[:, self.n_train :])
+
+        def scores(block: Block) -> dict[str, Array]:
+            return _scores(block, problems, test, settings)
+
+        parts = problems.map(parameters, np.arange(len(index)), scores)
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        seconds = time.perf_counter() - begin
+        return Repeated(**columns, parameters=parameters, evaluations=evaluations, seconds=seconds)
+
+    def problems(self, kernel: Kernel, settings: Settings, index: Indices) -> ProblemBatch:
+        """The training parts of some repetitions; ``index`` has shape (R, n_train)."""
+        part = self._gather(index)
+        return ProblemBatch.of(
+            kernel, part.X, part.t, weight=part.weight, known=part.known,
+            noise_floor=settings.noise_floor,
+        )  # fmt: skip
+
+    def _train(self, problems: ProblemBatch, settings: Settings) -> tuple[Array, Indices]:
+        if settings.model == "krr":
+            return _choose_penalties(problems, settings.penalties)
+        # A second round of the same kernel starts where the first one did.
+        key = id(problems.kernel)
+        if key not in self._starts:
+            self._starts[key] = pilot_starts(problems)
+        fit = fit_batch(problems, starts=self._starts[key])
+        return fit.parameters, fit.evaluations
+
+    def _gather(self, index: Indices) -> _Part:
+        rows, where = self.rows, torch.as_tensor(index, device=self.rows.X.device)
+        weighted, known = bool((rows.c != 1.0).any()), bool(rows.extra.any())
+        return _Part(
+            rows.X[where],
+            rows.t[where],
+            rows.c[where] if weighted else None,
+            rows.extra[where] if known else None,
+        )
+
+
+@dataclass(frozen=True)
+class _Part:
+    X: Tensor
+    t: Tensor
+    weight: Tensor | None
+    known: Tensor | None
+
+    def take(self, index: slice | Tensor) -> _Part:
+        return replace(
+            self,
+            X=self.X[index],
+            t=self.t[index],
+            weight=None if self.weight is None else self.weight[index],
+            known=None if self.known is None else self.known[index],
+        )
+
+
+def penalties_of(penalty: Any) -> tuple[float, ...]:
+    """The grid that a ``penalty`` parameter means; ``"auto"`` is the paper's."""
+    grid = penalty_option(penalty, ("auto",))
+    return PAPER_PENALTIES if isinstance(grid, str) else grid
+
+
+def classical_start(kernel: Kernel) -> Array:
+    """Parameters of classical kernel ridge: gamma = 1/d and a unit outputscale."""
+    return kernel.classical() if isinstance(kernel, NamedKernel) else kernel.start()
+
+
+def _choose_penalties(problems: ProblemBatch, penalties: Sequence[float]) -> tuple[Array, Indices]:
+    """The penalty with the smallest leave-one-out error for each problem."""
+    B, theta = len(problems), classical_start(problems.kernel)
+
+    def errors(block: Block) -> Array:
+        error = (block.alpha / block.kappa).square().mean(1)
+        return torch.where(block.fine, error, math.inf).cpu().numpy()
+
+    table, grids = [], []
+    for penalty in penalties:
+        grids.append(np.tile(np.append(theta, math.log(penalty)), (B, 1)))
+        table.append(np.concatenate(problems.map(grids[-1], np.arange(B), errors)))
+    best = np.argmin(np.array(table), axis=0)
+    count = np.full(B, len(grids), dtype=np.int64)
+    return np.stack(grids)[best, np.arange(B)], count
+
+
+def _scores(
+    block: Block, problems: ProblemBatch, test: _Part, settings: Settings
+) -> dict[str, Array]:
+    part = test.take(block.index)
+    n = problems.n_rows
+    cross = problems.covariance.cross(part.X, problems.X[block.index], block.theta)
+    error = (cross @ block.alpha[:, :, None])[:, :, 0] - part.t
+    ratio = error_ratio(block, cross, part.t)
+    passed = (ratio <= settings.threshold).to(error.dtype).mean(1)
+    nothing = torch.full_like(passed, math.nan)
+    bound, printed = nothing, nothing
+    if settings.model == "krr":
+        nll, loo = nothing, (block.alpha / block.kappa).square().mean(1)
+        heldout = error.square().mean(1)
+    else:
+        nll, loo = block.nll() / n, block.loo_density() / n
+        V = torch.linalg.solve_triangular(block.L, cross.mT, upper=False)
+        latent = problems.covariance.diagonal(part.X, block.theta) - V.square().sum(1)
+        latent = latent.clamp(min=0.0)
+        s = block.noise[:, None] + (0.0 if part.known is None else part.known)
+        v = latent + (s if part.weight is None else s / part.weight)
+        heldout = 0.5 * (error.square() / v + v.log() + math.log(2.0 * math.pi)).mean(1)
+        if settings.with_bound:
+            bound, printed = _share_within_bounds(block, error, latent.sqrt(), settings)
+    columns = {
+        "nll": nll,
+        "loo": loo,
+        "heldout": heldout,
+        "ratio": passed,
+        "bound": bound,
+        "bound_printed": printed,
+        "noise": block.noise.sqrt(),
+    }
+    return {
+        name: torch.where(block.fine, values, math.nan).cpu().numpy().astype(np.float64)
+        for name, values in columns.items()
+    }
+
+
+def _share_within_bounds(
+    block: Block, error: Tensor, latent_sd: Tensor, settings: Settings
+) -> tuple[Tensor, Tensor]:
+    """Share of test rows within the corrected and within the printed bound, each (b,)."""
+    B, delta = _rkhs_bound(block, settings), settings.delta
+    betas = [bound_beta(block, B, delta, printed=printed) for printed in (False, True)]
+    corrected, printed = (
+        passes_bound(error, latent_sd, beta, block, delta).to(error.dtype).mean(1) for beta in betas
+    )
+    return corrected, printed
+
+
+def _rkhs_bound(block: Block, settings: Settings) -> Tensor | float:
+    if settings.rkhs_bound is None:
+        return 0.0
+    if isinstance(settings.rkhs_bound, str):
+        return rkhs_norm(block)
+    return float(settings.rkhs_bound)
