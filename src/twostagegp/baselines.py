@@ -25,6 +25,8 @@ from twostagegp.kernels import inverse_lengthscale_shares
 from twostagegp.mean import rank_by_unseen_error
 from twostagegp.options import kernel_list
 from twostagegp.reporting import single_stage_report
+from twostagegp.search.kernel_search import KernelSearch
+from twostagegp.search.stages import search_stage
 from twostagegp.training import Training
 
 __all__ = ["ExactGPRegressor"]
@@ -41,6 +43,12 @@ class SingleStageFit:
     constant_noise: float = 1.0
     factor: float = 1.0
     seconds: dict[str, float] = field(default_factory=dict)
+    search: KernelSearch | None = None
+
+    @property
+    def searches(self) -> tuple[KernelSearch | None, None]:
+        """The search by the ratio test, where there was one; there is no second stage."""
+        return self.search, None
 
     @property
     def noise(self) -> float:
@@ -75,14 +83,16 @@ class ExactGPRegressor(GPEstimator):
     Parameters
     ----------
     kernel : str or GPyTorch kernel
-        A name, an object, or ``"search"``: the best of ``kernels`` by the objective, among those
-        that predict unseen rows best on a subsample.
+        A name, an object, or ``"search"``: one of ``kernels``, as ``selection`` says.
     kernels : sequence
         The dictionary of ``kernel="search"``.
     ard : bool
         One lengthscale a column.
     objective : {"nll", "loo"}
         Likelihood or leave-one-out density.
+    selection : {"objective", "misspecification"}
+        How ``kernel="search"`` decides: by the objective on all rows, among the kernels that
+        predict unseen rows best on a subsample; or by the paper's ratio test (AKS-Exact-GP).
     training : Training, optional
         A fixed optimiser schedule (with ``subsample``: the subset-of-data warm start) instead
         of L-BFGS with our own warm start.
@@ -105,6 +115,7 @@ class ExactGPRegressor(GPEstimator):
         kernels: Any = ("rbf", "matern32", "matern12"),
         ard: bool = False,
         objective: str = "nll",
+        selection: str = "objective",
         training: Training | None = None,
         noise_floor: float = 1e-8,
         device: str = "auto",
@@ -117,6 +128,7 @@ class ExactGPRegressor(GPEstimator):
         self.kernels = kernels
         self.ard = ard
         self.objective = objective
+        self.selection = selection
         self.training = training
         self.noise_floor = noise_floor
         self.device = device
@@ -129,25 +141,30 @@ class ExactGPRegressor(GPEstimator):
     def from_paper(cls, table: int = 5, **overrides: Any) -> ExactGPRegressor:
         """The paper's single-stage settings.
 
+        ``table=1``: the kernel by the ratio test from RBF, Matérn-3/2 and Matérn-1/2
+        (AKS-Exact-GP), else as ``table=5``.
         ``table=5``: RBF, AdamW with cosine warm restarts, 100 steps at 0.1 on all rows.
         ``table=3``: Matérn-3/2, Adam, 50 steps at 0.1 on 200 random rows, then 5 steps at 0.02 on
         all (SoD-Exact-GP).
         """
-        if table == 5:
+        if table in (1, 5):
             training = Training(optimizer="adamw", steps=100, lr=0.1, schedule="cosine")
             settings: dict[str, Any] = {"kernel": "rbf", "training": training}
+            if table == 1:
+                settings |= {"kernel": "search", "selection": "misspecification"}
         elif table == 3:
             training = Training(
                 optimizer="adam", steps=50, lr=0.1, subsample=200, refine_steps=5, refine_lr=0.02
             )
             settings = {"kernel": "matern32", "training": training}
         else:
-            raise InputError(f"table={table!r}: single-stage settings are in tables 3 and 5.")
+            raise InputError(f"table={table!r}: single-stage settings are in tables 1, 3 and 5.")
         return cls(**{**settings, **overrides})
 
     def _check_parameters(self) -> None:
         self._check_choice("ard", (True, False))
         self._check_choice("objective", ("nll", "loo"))
+        self._check_choice("selection", ("objective", "misspecification"))
         self._check_kernels("kernel", ("search",))
         self._check_kernels("kernels")
 
@@ -162,10 +179,14 @@ class ExactGPRegressor(GPEstimator):
         searching = isinstance(self.kernel, str) and self.kernel == "search"
         kernels = kernel_list(self.kernels if searching else [self.kernel], self.ard, d)
         objective: Any = self.objective
+        rng = np.random.default_rng(seed)
+        search = None
+        if self.selection == "misspecification":
+            search = search_stage(data.rows, kernels, "gp", rng, noise_floor=self._floor)
+            kernels = kernels if search is None else [search.best]
         candidates = [Candidate(kernel, objective) for kernel in kernels]
         # The paper's schedules know no prior.
         engine = ExactEngine(data.rows, self._floor, use_prior=self.training is None)
-        rng = np.random.default_rng(seed)
         if self.training is None:
             ladder = Ladder.plan(
                 m, len(candidates), full_keep=min(2, len(candidates)), full_steps=30
@@ -179,7 +200,8 @@ class ExactGPRegressor(GPEstimator):
         assert best.parameters is not None
         with torch.no_grad():
             posterior = engine.condition(best.kernel, best.parameters)
-        return SingleStageFit(posterior, candidates, seconds={"gp": time.perf_counter() - begin})
+        seconds = {"gp": time.perf_counter() - begin}
+        return SingleStageFit(posterior, candidates, seconds=seconds, search=search)
 
     def _describe(self, data: Prepared, fit: SingleStageFit) -> FitReport:
         report = single_stage_report(data, fit.candidates, fit.posterior, fit.noise, fit.seconds)

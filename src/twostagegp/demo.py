@@ -23,7 +23,15 @@ from sklearn.datasets import load_diabetes
 from sklearn.model_selection import train_test_split
 
 import twostagegp
-from twostagegp import ExactGPRegressor, TwoStageGPRegressor, datasets, metrics, plotting
+from twostagegp import (
+    ExactGPRegressor,
+    TwoStageGPRegressor,
+    check_misspecification,
+    datasets,
+    metrics,
+    plotting,
+    search_kernel,
+)
 from twostagegp.estimator import GPEstimator
 from twostagegp.report import Picture, write_page
 
@@ -226,18 +234,46 @@ def draw_table(result: Result) -> list[Picture]:
     ]
 
 
+def draw_kernels(task: Task, quick: bool = False) -> tuple[str, list[Picture]]:
+    """A kernel search and a test of its winner: a sentence and two pictures."""
+    names = ("rbf", "matern12") if quick else ("rbf", "matern52", "matern32", "matern12")
+    search = search_kernel(task.X_train, task.y_train, names, random_state=0)
+    check = check_misspecification(
+        task.X_train, task.y_train, search.best, n_repeats=40 if quick else 100, random_state=0
+    )
+    scores, ax = _axes()
+    search.plot(ax)
+    causes, ax = _axes()
+    check.plot(ax)
+    fitted = search.table[search.table["failure"] == ""]
+    alt = "; ".join(f"{name} {row.score:.3f} ± {row.spread:.3f}" for name, row in fitted.iterrows())
+    evidence = "; ".join(f"{name} {row.evidence:.1f}" for name, row in check.causes.iterrows())
+    return f"{check}.", [
+        Picture.from_figure(
+            scores, "Which kernel", f"Leave-one-out density a row of each kernel: {alt}."
+        ),
+        Picture.from_figure(
+            causes,
+            "Does it fit?",
+            f"Evidence against the model in standard deviations of {len(check.per_repeat)} "
+            f"simulations of it: {evidence}.",
+        ),
+    ]
+
+
 def _axes() -> tuple[Figure, Any]:
     figure = Figure(figsize=(3.8, 3.0), layout="constrained")
     return figure, figure.subplots()
 
 
-def page_context(results: Sequence[Result]) -> dict[str, Any]:
+def page_context(results: Sequence[Result], quick: bool = False) -> dict[str, Any]:
     """Everything that the template of the page needs."""
     tasks = list(dict.fromkeys(r.task.name for r in results))
     of = {name: [r for r in results if r.task.name == name] for name in tasks}
     two_stage = {r.task.name: r for r in results if r.model_name == TWO_STAGE}
     table = two_stage[DIABETES]
     calibrations = {name: r.model.calibration_ for name, r in two_stage.items()}
+    kernel_verdict, kernel_pictures = draw_kernels(table.task, quick)
     return {
         "title": "twostagegp: a demonstration",
         "version": twostagegp.__version__,
@@ -259,6 +295,8 @@ def page_context(results: Sequence[Result]) -> dict[str, Any]:
             "what chance allows a perfectly calibrated model on so many rows."
         ),
         "table_pictures": draw_table(table),
+        "kernel_verdict": kernel_verdict,
+        "kernel_pictures": kernel_pictures,
         "report_lines": str(table.model.fit_report_).splitlines(),
         "searches": [
             {"caption": caption, "rows": _search_rows(table.model.search_, stage)}
@@ -355,7 +393,7 @@ def main(argv: Sequence[str] | None = None, quick: bool = False) -> int:
     results = run_all(load_tasks(quick), quick, console)
     print_scores(results, console)
     console.print(verdict(results), highlight=False)
-    path = write_page(arguments.output, page_context(results))
+    path = write_page(arguments.output, page_context(results, quick))
     console.print(f"The page is at {path}", highlight=False, soft_wrap=True)
     return 0
 

@@ -34,6 +34,7 @@ from twostagegp.inputs import (
 )
 from twostagegp.kernels import KERNELS
 from twostagegp.progress import limit_threads, show_log
+from twostagegp.search.stages import SearchRecord
 from twostagegp.training import Training
 
 __all__ = ["GPEstimator", "TargetFit", "is_kernel"]
@@ -58,6 +59,10 @@ class TargetFit(Protocol):
 
     def latent_covariance(self, X: Tensor) -> Tensor:
         """Covariance of the function before calibration, shape (n, n)."""
+
+    @property
+    def searches(self) -> tuple[Any, Any]:
+        """Searches by the ratio test of mean and variance, None where there was none."""
 
     def relevance(self, n_features: int) -> Array:
         """Unnormalised weight of each column in use."""
@@ -217,7 +222,12 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
             return parts[0] if self._is_1d else parts
 
         self.fit_report_ = one_or_all(reports)
-        self.search_ = one_or_all([r.candidates + r.variance_candidates for r in reports])
+        self.search_ = one_or_all(
+            [
+                SearchRecord(report.candidates + report.variance_candidates, *fit.searches)
+                for report, fit in zip(reports, self._fits, strict=True)
+            ]
+        )
         pairs = zip(self._data, self._fits, strict=True)
         self.relevance_ = one_or_all([self._relevance(data, fit) for data, fit in pairs])
         self._publish(one_or_all)

@@ -35,6 +35,9 @@ from twostagegp.mean import (
     tune_penalty,
 )
 from twostagegp.options import FULL_TRAINING_ROWS, MEDIUM_ROWS, SMALL_ROWS, Options, kernel_list
+from twostagegp.search.kernel_search import KernelSearch
+from twostagegp.search.repetitions import PAPER_PENALTIES
+from twostagegp.search.stages import search_stage
 from twostagegp.stack import crossfitted_residuals, simplex_weights
 from twostagegp.training import ObjectiveName
 
@@ -66,12 +69,15 @@ class StackedMean:
         Residual of every training row under weights fitted on other folds.
     searched : list of Candidate
         Every kernel that took part, also those that were pruned.
+    search : KernelSearch or None
+        The search that chose the kernel, where the ratio test did.
     """
 
     models: list[MeanModel]
     weights: Array
     heldout_residuals: Array
     searched: list[Candidate] = field(default_factory=list)
+    search: KernelSearch | None = None
 
     @property
     def label(self) -> str:
@@ -120,6 +126,7 @@ class _MeanBuilder:
         n_folds = REFIT_FOLDS if self.m >= SMALL_ROWS else REFIT_FOLDS // 2
         self.folds = assign_folds(self.m, n_folds, self.rng, groups)
         self.n_refits = 0
+        self.search: KernelSearch | None = None
 
     @property
     def row_folds(self) -> NDArray[np.int64]:
@@ -138,7 +145,10 @@ class _MeanBuilder:
             constant = [m for m in models if isinstance(m, ConstantMean)]
             return models if constant else [*models, ConstantMean(self.data.merged)]
         if isinstance(mean, str) and mean == "stack":
-            return [*self.ridges(kernels, single=False), ConstantMean(self.data.merged)]
+            return [
+                *self.ridges(self.kernels(kernels), single=False),
+                ConstantMean(self.data.merged),
+            ]
         if isinstance(mean, str) and mean == "search":
             return self.best_ridge(kernels)
         if isinstance(mean, str) and mean == "constant":
@@ -162,17 +172,36 @@ class _MeanBuilder:
         return RegressorMean(regressor, X, y, merged.weight, folds, self.seed)
 
     def best_ridge(self, kernels: Sequence[Any]) -> list[MeanModel]:
-        """The single ridge with the smallest held-out squared error."""
-        models = self.ridges(kernels, single=True)
+        """The single ridge that passes the ratio test best, or has the smallest held-out error."""
+        made = self.kernels(kernels)
+        if self.options.selection == "misspecification":
+            made = self.tested(made)
+        models = self.ridges(made, single=True)
         errors = [self.data.merged.weight @ m.heldout_residuals**2 for m in models]
         return [models[int(np.argmin(errors))]]
 
-    def ridges(self, kernels: Sequence[Any], single: bool) -> list[MeanModel]:
-        d = self.data.rows.X.shape[1]
+    def kernels(self, kernels: Sequence[Any]) -> list[Kernel]:
+        """The kernels in the forms asked for."""
+        # With a given penalty lengthscales are fixed and equal: ARD forms would be the same again.
+        ard = self.options.ard if self.options.penalty == "auto" else False
+        return kernel_list(kernels, ard, self.data.rows.X.shape[1])
+
+    def tested(self, kernels: list[Kernel]) -> list[Kernel]:
+        """The winner of the ratio test, or all where there is nothing to test."""
+        fixed = self.options.penalty != "auto"
+        self.search = search_stage(
+            self.data.rows,
+            kernels,
+            "krr" if fixed else "gp",
+            self.rng,
+            penalties=self.penalties() if fixed else PAPER_PENALTIES,
+            noise_floor=self.engine.noise_floor,
+        )
+        return kernels if self.search is None else [self.search.best]
+
+    def ridges(self, made: list[Kernel], single: bool) -> list[MeanModel]:
         if self.options.penalty != "auto":
-            # Lengthscales are fixed and equal, so that ARD forms would be the same again.
-            return [self.classical(kernel) for kernel in kernel_list(kernels, False, d)]
-        made = kernel_list(kernels, self.options.ard, d)
+            return [self.classical(kernel) for kernel in made]
         candidates = [
             Candidate(kernel, objective)
             for objective in self.objectives(single)
@@ -226,11 +255,14 @@ class _MeanBuilder:
         parameters = candidate.with_penalty(candidate.parameters)
         return RidgeMean(candidate, parameters, self.engine, self.data.merged, residuals)
 
-    def classical(self, kernel: Kernel) -> MeanModel:
+    def penalties(self) -> list[float]:
+        """The grid of given penalties."""
         penalty = self.options.penalty
         n = self.data.rows.total
-        grid = [0.01 * n] if isinstance(penalty, str) else np.atleast_1d(penalty).tolist()
-        parameters, error = choose_penalty(kernel, self.engine, grid)
+        return [0.01 * n] if isinstance(penalty, str) else np.atleast_1d(penalty).tolist()
+
+    def classical(self, kernel: Kernel) -> MeanModel:
+        parameters, error = choose_penalty(kernel, self.engine, self.penalties())
         candidate = Candidate(kernel, "ridge", parameters, value=error)
         self.searched.append(candidate)
         return RidgeMean(candidate, parameters, self.engine, self.data.merged)
@@ -254,4 +286,5 @@ def fit_mean(
     weight = data.merged.weight
     weights = simplex_weights(E, weight)
     residuals = crossfitted_residuals(E, builder.row_folds, weight) if len(models) > 1 else E[:, 0]
-    return StackedMean(models, weights, residuals, builder.searched), builder.n_refits
+    mean = StackedMean(models, weights, residuals, builder.searched, builder.search)
+    return mean, builder.n_refits

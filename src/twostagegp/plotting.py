@@ -31,6 +31,7 @@ from twostagegp.errors import InputError
 
 __all__ = [
     "INK",
+    "LEGEND",
     "MODEL",
     "MUTED",
     "TRUTH",
@@ -38,12 +39,13 @@ __all__ = [
     "plot_observed",
     "plot_pit",
     "plot_reliability",
+    "tidy",
 ]
 
 #: The four colours: text and data points, what the model says, aids to the eye, the truth.
 INK, MODEL, MUTED, TRUTH = "#1d232b", "#1763a6", "#68727f", "#b4460f"
 
-_LEGEND: dict[str, Any] = {
+LEGEND: dict[str, Any] = {
     "frameon": False,
     "fontsize": 8,
     "handlelength": 1.2,
@@ -106,7 +108,7 @@ def plot_band(
         points = _vector(x_train, "x_train")
         targets = _vector(y_train, "y_train", len(points))
         ax.plot(points, targets, "o", color=INK, markersize=3.0, label="training rows")
-    _tidy(ax, "x", "y")
+    tidy(ax, "x", "y")
 
 
 def plot_observed(ax: Axes, y: ArrayLike, mean: ArrayLike, interval: ArrayLike) -> None:
@@ -140,10 +142,10 @@ def plot_observed(ax: Axes, y: ArrayLike, mean: ArrayLike, interval: ArrayLike) 
         ax.vlines(outcome[rows], ends[rows, 0], ends[rows, 1], color=color, alpha=0.4, lw=1.0)
         label = f"{rows.sum()} {name} their interval"
         ax.plot(outcome[rows], centre[rows], "o", color=color, markersize=3.0, label=label)
-    _tidy(ax, "observed", "predicted, with interval")
+    tidy(ax, "observed", "predicted, with interval")
     low, high = min(outcome.min(), ends.min()), max(outcome.max(), ends.max())
     ax.set_ylim(low - 0.05 * (high - low), high + 0.2 * (high - low))  # room for the legend
-    ax.legend(loc="upper center", ncols=2, **_LEGEND)
+    ax.legend(loc="upper center", ncols=2, **LEGEND)
 
 
 def plot_pit(ax: Axes, pit: ArrayLike, n_bins: int = 10, level: float = 0.95) -> None:
@@ -178,11 +180,11 @@ def plot_pit(ax: Axes, pit: ArrayLike, n_bins: int = 10, level: float = 0.95) ->
     name = f"{100 * level:g} % of calibrated bars"
     ax.axhspan(low, high, color=MUTED, alpha=0.25, linewidth=0, label=name)
     ax.axhline(len(values) / n_bins, color=MUTED, linewidth=1.0, dashes=(4, 2))
-    _tidy(ax, "predicted probability of a smaller outcome", "rows")
+    tidy(ax, "predicted probability of a smaller outcome", "rows")
     ax.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     ax.set_xlim(0.0, 1.0)
     ax.set_ylim(0.0, 1.35 * max(float(counts.max()), float(high)))  # room for the legend
-    ax.legend(loc="upper center", ncols=2, **_LEGEND)
+    ax.legend(loc="upper center", ncols=2, **LEGEND)
 
 
 def plot_reliability(
@@ -225,13 +227,13 @@ def plot_reliability(
     )
     ax.plot([0.0, 1.0], [0.0, 1.0], color=MUTED, linewidth=1.0, dashes=(4, 2))
     ax.plot(nominal, observed, "o-", color=MODEL, linewidth=1.6, markersize=4.0, label="test rows")
-    _tidy(ax, "nominal level of the interval", "share of outcomes inside")
+    tidy(ax, "nominal level of the interval", "share of outcomes inside")
     ax.set_xlim(0.0, 1.0)
     ax.set_ylim(0.0, 1.0)
-    ax.legend(loc="upper left", **_LEGEND)
+    ax.legend(loc="upper left", **LEGEND)
 
 
-def _tidy(ax: Axes, x_label: str, y_label: str) -> None:
+def tidy(ax: Axes, x_label: str, y_label: str) -> None:
     """Give the axes labels, and no more lines than they need."""
     ax.set_xlabel(x_label, color=INK)
     ax.set_ylabel(y_label, color=INK)

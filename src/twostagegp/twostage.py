@@ -29,6 +29,7 @@ from twostagegp.mean import ConstantMean, RidgeMean
 from twostagegp.mean_stage import StackedMean, fit_mean
 from twostagegp.options import FULL_TRAINING_ROWS, MEDIUM_ROWS, SMALL_ROWS, Options, kernel_list
 from twostagegp.rows import Merged, Rows
+from twostagegp.search.kernel_search import KernelSearch
 from twostagegp.variance import ConstantVariance, GPVariance, fit_variance, residual_rows
 
 __all__ = ["TwoStageFit", "fit_two_stage"]
@@ -62,6 +63,11 @@ class TwoStageFit:
     def factor(self) -> float:
         """What the calibration multiplies every variance by."""
         return self.calibration.factor
+
+    @property
+    def searches(self) -> tuple[KernelSearch | None, KernelSearch | None]:
+        """The searches by the ratio test of mean and variance, where there were any."""
+        return self.mean.search, self.variance.search
 
     def predict_mean(self, X: Tensor) -> Tensor:
         """Prediction of the stack."""
@@ -163,6 +169,7 @@ def fit_two_stage(data: Prepared, options: Options, seed: int) -> TwoStageFit:
             variance_ladder(m, len(kernels)),
             options.training,
             np.random.default_rng(seed + 1),
+            by_test=options.selection == "misspecification",
         )
     with clock("calibration"):
         calibration = _calibrate(data, variance, mean.heldout_residuals, options)

@@ -26,6 +26,8 @@ from twostagegp.candidates import Candidate, Ladder, climb, fitted_only, train_w
 from twostagegp.engines.base import Engine, Posterior
 from twostagegp.kernels import Kernel
 from twostagegp.rows import Merged, Rows
+from twostagegp.search.kernel_search import KernelSearch
+from twostagegp.search.stages import search_stage
 from twostagegp.training import ObjectiveName, Training
 
 __all__ = ["ConstantVariance", "GPVariance", "fit_variance", "residual_rows"]
@@ -58,6 +60,7 @@ class GPVariance:
     everyone: list[Candidate]
     posterior: Posterior
     heldout_variance: Array  # one a merged row
+    search: KernelSearch | None = None
 
     @property
     def label(self) -> str:
@@ -83,6 +86,7 @@ class ConstantVariance:
     label = "constant"
     kernel = None
     everyone: Sequence[Candidate] = ()
+    search = None
 
     def __init__(self, noise: float, n_rows: int) -> None:
         self.noise = noise
@@ -111,11 +115,15 @@ def fit_variance(
     ladder: Ladder,
     training: Training | None,
     rng: np.random.Generator,
+    by_test: bool = False,
 ) -> GPVariance:
     """Choose the kernel and hyperparameters of the second stage, and condition on all rows.
 
-    ``engine`` holds the residual rows; ``R`` is used by ``objective="heldout"`` only.
+    ``engine`` holds the residual rows; ``R`` is used by ``objective="heldout"`` only. With
+    ``by_test`` the kernel is chosen by the ratio test.
     """
+    search = search_stage(engine.rows, kernels, "gp", rng) if by_test else None
+    kernels = kernels if search is None else [search.best]
     R_used = R if objective == "heldout" else None
     candidates = [Candidate(kernel, objective) for kernel in kernels]
     if training is None:
@@ -128,4 +136,4 @@ def fit_variance(
     assert best.parameters is not None
     posterior = engine.condition(best.kernel, best.parameters)
     held = posterior.heldout().variance.cpu().numpy()
-    return GPVariance(best.kernel, best, candidates, posterior, held)
+    return GPVariance(best.kernel, best, candidates, posterior, held, search)

@@ -5,18 +5,27 @@ All are functions of one factorisation at the fitted parameters: :math:`A = K^{-
 :math:`z_i = \alpha_i / \sqrt{\kappa_i}`, which are standard normal (not independent) where the
 model is right. Larger values speak for the cause; what is large is for a simulation to say.
 
-**Trend left over.** With :math:`H = (1, x)`, the evidence for a linear mean by generalised least
-squares, :math:`(H^\top \alpha)^\top (H^\top A H)^{-1} (H^\top \alpha)`, a chi-squared variable with
-d + 1 degrees of freedom, taken to the power 1/3 to make it nearly normal.
+**Trend left over.** With :math:`H = (1, x)` and :math:`K_a = a K_\theta + \mathrm{diag}(s)`, twice
+the gain in log likelihood by a linear mean, fitted by generalised least squares, and a process that
+may be smaller with it,
+
+.. math::
+
+    G = \max_{a \in \{1, 0.3, 0.1\}}
+        \big[ t^\top A t + \log\det K \big] - \big[ t^\top P_a t + \log\det K_a \big], \qquad
+    P_a = K_a^{-1} - K_a^{-1} H (H^\top K_a^{-1} H)^{-1} H^\top K_a^{-1},
+
+taken to the power 1/3 to make it nearly normal. A process fitted without the mean is inflated by
+the trend, which :math:`a = 1` alone would hide.
 
 **Too smooth, too rough.** Let :math:`c_{ij}` be the correlations of the kernel and
 :math:`u = -\log c`. The family :math:`c_\gamma = \exp(-u^\gamma)` makes a kernel rougher at short
 distances for :math:`\gamma < 1` and smoother for :math:`\gamma > 1` (it leads from the rbf to the
 Matérn-1/2 and back), and needs nothing but the matrix. Its direction at :math:`\gamma = 1` is
 :math:`D = -\partial K / \partial \gamma = K \circ (u \log u)`. So that a trend is not taken for
-roughness, it is projected out, :math:`P = A - A H (H^\top A H)^{-1} H^\top A`, and the size that
-remains is scaled to what it should be: with q columns in H the score of the likelihood in direction
-D, in units of its standard deviation, is
+roughness, it is projected out by :math:`P = P_1`, and the size that remains is scaled to what it
+should be: with q columns in H the score of the likelihood in direction D, in units of its standard
+deviation, is
 
 .. math::
 
@@ -46,6 +55,8 @@ __all__ = ["CAUSES", "evidence"]
 CAUSES = ("too smooth", "too rough", "noise not constant", "heavy tails", "trend left over")
 #: Ridge of the small regressions, relative to a unit diagonal: columns may be collinear.
 _RIDGE = 1e-8
+#: By how much the process may shrink when a trend takes its part.
+_SHRUNK = (0.3, 0.1)
 #: Smallest and largest size that the regression of |z| may give, relative to the mean.
 _SIZES = (0.2, 5.0)
 
@@ -73,7 +84,7 @@ def evidence(block: Block, X: Tensor) -> Tensor:
             -smooth,
             (n * share).clamp(min=0.0).pow(1.0 / 3.0),
             kurtosis.log(),
-            trend_score(block, H).clamp(min=0.0).pow(1.0 / 3.0),
+            trend_gain(block, H).clamp(min=0.0).pow(1.0 / 3.0),
         ],
         dim=1,
     )
@@ -113,10 +124,29 @@ def _with_ridge(G: Tensor) -> Tensor:
     return G + torch.diag_embed(_RIDGE * G.diagonal(dim1=-2, dim2=-1))
 
 
-def trend_score(block: Block, H: Tensor) -> Tensor:
-    """Evidence for a linear mean, shape (b,)."""
-    Q = _trend_factor(block.A, H)
-    return (Q.mT @ block.t[:, :, None]).square().sum((-2, -1))
+def trend_gain(block: Block, H: Tensor) -> Tensor:
+    """Twice the gain in log likelihood by a linear mean, shape (b,)."""
+    without = _likelihood_terms(block.L, block.t, None)
+    gains = [without - _likelihood_terms(block.L, block.t, H)]
+    for share in _SHRUNK:
+        K = share * block.K
+        K.diagonal(dim1=-2, dim2=-1).add_(block.s)
+        L, fine = batch_cholesky(K)
+        gain = without - _likelihood_terms(L, block.t, H)
+        gains.append(torch.where(fine, gain, 0.0))
+    return torch.stack(gains).amax(0)
+
+
+def _likelihood_terms(L: Tensor, t: Tensor, H: Tensor | None) -> Tensor:
+    """t^T K^{-1} t + log det K with the mean in the span of H taken out of t, shape (b,)."""
+    white = torch.linalg.solve_triangular(L, t[:, :, None], upper=False)
+    size = white.square().sum((-2, -1))
+    if H is not None:
+        V = torch.linalg.solve_triangular(L, H.expand(len(t), -1, -1), upper=False)
+        C, _ = batch_cholesky(_with_ridge(V.mT @ V))
+        part = torch.linalg.solve_triangular(C, V.mT @ white, upper=False)
+        size = size - part.square().sum((-2, -1))
+    return size + 2.0 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
 def _noise_regressors(block: Block, X: Tensor) -> Tensor:

@@ -297,6 +297,20 @@ def _paper_result(
     )
 
 
+def order_of_causes(p: Array, z: Array, delta: float) -> tuple[str, ...]:
+    """Causes with a p-value within ``delta``: mean and covariance first, then by evidence.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> order_of_causes(np.array([0.01, 1, 1, 0.01, 1]), np.array([3.0, -3, 0, 5, 0]), 0.05)
+    ('too smooth', 'heavy tails')
+    """
+    found = [k for k in range(len(CAUSES)) if p[k] <= delta]
+    found.sort(key=lambda k: (CAUSES[k] not in _STRUCTURE, -z[k]))
+    return tuple(CAUSES[k] for k in found)
+
+
 def _bootstrap(
     data: Prepared,
     kernel: Any,
@@ -321,9 +335,6 @@ def _bootstrap(
     LOG.info("bootstrap test of %s: %d simulations of %d rows", kernel.label, n_repeats, len(index))
     result = simulate_and_refit(problem, evidence, n_repeats, rng)
     p, z = adjusted_p_values(result.observed, result.simulated)
-    order = sorted(
-        np.flatnonzero(p <= delta), key=lambda k: (CAUSES[k] not in _STRUCTURE, -z[0, k])
-    )
     scale = data.scaling.y_scale
     return MisspecificationCheck(
         test="bootstrap",
@@ -334,6 +345,6 @@ def _bootstrap(
         noise=scale * float(np.exp(0.5 * result.parameters[-1])),
         p_value=float(p.min()),
         causes=pd.DataFrame({"evidence": z[0], "p_value": p}, index=list(CAUSES)),
-        named=tuple(CAUSES[k] for k in order),
+        named=order_of_causes(p, z[0], delta),
         notes=(f"{len(index)} of {len(rows)} distinct rows, {len(result.simulated)} simulations",),
     )

@@ -8,18 +8,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from twostagegp.plotting import INK, MODEL, MUTED, TRUTH
+from twostagegp.plotting import INK, LEGEND, MODEL, MUTED, TRUTH, tidy
 
 if TYPE_CHECKING:
     from twostagegp.search.kernel_search import KernelSearch
     from twostagegp.search.misspecification import MisspecificationCheck
+    from twostagegp.search.stages import SearchRecord
 
-__all__ = ["draw_check", "draw_search"]
+__all__ = ["draw_check", "draw_record", "draw_search"]
 
 _SCORES = {
-    "loo": "leave-one-out density a row (smaller is better)",
-    "nll": "negative log likelihood a row (smaller is better)",
-    "misspecification": "share within the error ratio (larger is better)",
+    "loo": "leave-one-out density, less is better",
+    "nll": "negative log likelihood, less is better",
+    "misspecification": "share within the ratio, more is better",
 }
 
 
@@ -49,11 +50,39 @@ def draw_search(search: KernelSearch, ax: Any = None) -> Axes:
     ax.set_ylim(len(table) - 0.5, -0.5)
     label = _SCORES[search.selection]
     if search.model == "krr" and search.selection == "loo":
-        label = "mean squared leave-one-out error (smaller is better)"
-    ax.set_xlabel(label, color=INK)
+        label = "leave-one-out error squared, less is better"
+    tidy(ax, label, "")
     done = int(table["repeats"].max())
-    ax.set_title(f"{search.best_label} of {len(table)} kernels, {done} subsamples", color=INK)
+    ax.set_title(
+        f"{search.best_label} of {len(table)} kernels, {done} subsamples", color=INK, fontsize=10
+    )
     return ax
+
+
+def draw_record(record: SearchRecord) -> list[Axes]:
+    """Both stages of a fit side by side: the ratio test's search, or the candidates' scores."""
+    stages = list(dict.fromkeys(row["stage"] for row in record))
+    most = max((sum(row["stage"] == stage for row in record) for stage in stages), default=1)
+    figure = Figure(figsize=(5.2 * max(1, len(stages)), 1.4 + 0.32 * most), layout="constrained")
+    axes = list(figure.subplots(1, max(1, len(stages)), squeeze=False)[0])
+    for ax, stage in zip(axes, stages, strict=False):
+        search = getattr(record, stage, None)
+        if search is not None:
+            draw_search(search, ax)
+        else:
+            _draw_candidates([row for row in record if row["stage"] == stage], stage, ax)
+    return axes
+
+
+def _draw_candidates(rows: list[dict[str, Any]], stage: str, ax: Axes) -> None:
+    fitted = sorted((r for r in rows if np.isfinite(r["score"])), key=lambda r: float(r["score"]))
+    place = np.arange(len(fitted))
+    colours = [TRUTH if row["weight"] > 0.0 else MODEL for row in fitted]
+    ax.scatter([row["score"] for row in fitted], place, c=colours)
+    ax.set_yticks(place, [row["kernel"] for row in fitted], fontsize=8)
+    ax.set_ylim(len(fitted) - 0.5, -0.5)
+    tidy(ax, "training objective a row where the kernel stopped", "")
+    ax.set_title(f"{stage}: {len(rows)} kernels, those in use in orange", color=INK, fontsize=10)
 
 
 def draw_check(check: MisspecificationCheck, ax: Any = None) -> Axes:
@@ -67,10 +96,9 @@ def draw_check(check: MisspecificationCheck, ax: Any = None) -> Axes:
     ax.axvline(
         1.0 - check.delta, color=TRUTH, linestyle="--", label=f"rejected below {1 - check.delta:g}"
     )
-    ax.set_xlabel("share of test rows within the bound, one value a repetition", color=INK)
-    ax.set_ylabel("repetitions", color=INK)
+    tidy(ax, "share of test rows within the bound", "repetitions")
     ax.set_title(str(check), color=INK, fontsize=9)
-    ax.legend(frameon=False, fontsize=8)
+    ax.legend(**LEGEND)
     return ax
 
 
@@ -81,18 +109,18 @@ def _draw_causes(check: MisspecificationCheck, ax: Axes) -> Axes:
     for y, cause in zip(place, causes.index, strict=True):
         ax.scatter(
             check.per_repeat[cause], np.full(len(check.per_repeat), y), s=8, color=MUTED, alpha=0.4,
-            label="simulated from the fitted model" if y == 0 else None,
+            label="simulated" if y == 0 else None,
         )  # fmt: skip
         found = cause in check.named
         ax.scatter(
             causes.loc[cause, "evidence"], y, s=60, marker="D", color=TRUTH if found else MODEL,
             zorder=3, label="the data" if y == 0 else None,
         )  # fmt: skip
-    ax.axvline(limit, color=TRUTH, linestyle="--", label=f"level {check.delta:g}, all causes")
+    ax.axvline(limit, color=TRUTH, linestyle="--", label=f"level {check.delta:g}")
     ax.set_yticks(place, list(causes.index))
-    ax.set_ylim(len(causes) - 0.5, -0.5)
-    ax.set_xlabel("evidence, in standard deviations of the simulations", color=INK)
+    ax.set_ylim(len(causes) + 0.1, -0.5)  # the legend has a line of its own
+    tidy(ax, "evidence, in standard deviations", "")
     verdict = "rejected" if check.rejected else "not rejected"
-    ax.set_title(f"{check.kernel}: {verdict}, p = {check.p_value:.3f}", color=INK)
-    ax.legend(frameon=False, fontsize=8)
+    ax.set_title(f"{check.kernel}: {verdict}, p = {check.p_value:.3f}", color=INK, fontsize=10)
+    ax.legend(loc="lower center", ncols=3, **LEGEND)
     return ax

@@ -23,6 +23,7 @@ from torch import Tensor
 from twostagegp.batch_training import fit_batch, pilot_starts
 from twostagegp.errors import InputError
 from twostagegp.kernels import Kernel, NamedKernel
+from twostagegp.memory import available_bytes
 from twostagegp.options import penalty_option
 from twostagegp.problem_batch import Block, ProblemBatch
 from twostagegp.rows import Rows
@@ -41,6 +42,9 @@ PAPER_PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 TRAIN_SHARE = 0.8
 #: Fewest distinct rows that can be split into a part to train on and a part to look at.
 FEWEST_ROWS = 10
+#: Budget of the distance matrices that are held at the same time.
+_CPU_BYTES = 1 << 30
+_GPU_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -177,8 +181,27 @@ class Repetitions:
 
     def run(self, kernel: Kernel, settings: Settings, first: int = 0) -> Repeated:
         """Fit and score the kernel on all repetitions drawn so far, from number ``first`` on."""
-        begin = time.perf_counter()
         index = self.index[first:]
+        size = self._repetitions_at_once()
+        parts = [
+            self._run_part(kernel, settings, index[i : i + size])
+            for i in range(0, len(index), size)
+        ]
+        whole = parts[0]
+        for part in parts[1:]:
+            whole = whole.extended(part)
+        return whole
+
+    def _repetitions_at_once(self) -> int:
+        """How many problems' distance matrices stay within the budget."""
+        device = self.rows.X.device
+        budget = _CPU_BYTES
+        if device.type == "cuda":
+            budget = int(_GPU_SHARE * (available_bytes(device) or _CPU_BYTES))
+        return max(1, budget // (self.n_train**2 * self.rows.X.element_size()))
+
+    def _run_part(self, kernel: Kernel, settings: Settings, index: Indices) -> Repeated:
+        begin = time.perf_counter()
         problems = self.problems(kernel, settings, index[:, : self.n_train])
         parameters, evaluations = self._train(problems, settings)
         test = self._gather(index[:, self.n_train :])
