@@ -1,9 +1,9 @@
-"""Copy the tables of ``benchmarks/results`` into the README and the documentation.
+"""Copy the tables of the benchmarks and experiments into the README and the documentation.
 
 A page names what it wants between two comments, ``<!-- begin NAME: SECTION | SECTION -->`` and
 ``<!-- end NAME -->``; this program replaces everything between them by the sections of
-``results/NAME.md`` with these titles, or by the whole page where none is named. No figure is typed
-by hand.
+``NAME.md`` in ``benchmarks/results`` or ``experiments/results`` with these titles, or by the whole
+page where none is named. No figure is typed by hand.
 
     python -m benchmarks.publish
 """
@@ -19,8 +19,8 @@ from benchmarks._store import write_whole
 __all__ = ["fill", "main", "sections"]
 
 ROOT = Path(__file__).parent.parent
-RESULTS = Path(__file__).parent / "results"
-PAGES = ("README.md", "docs/benchmarks.md", "docs/defaults.md")
+RESULTS = (ROOT / "benchmarks" / "results", ROOT / "experiments" / "results")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/defaults.md", "docs/kernel_search.md")
 _MARKED = re.compile(
     r"(?P<begin><!-- begin (?P<name>\w+)(?:: (?P<wanted>.*?))? -->\n).*?"
     r"(?P<end><!-- end (?P=name) -->)",
@@ -40,11 +40,12 @@ def sections(page: str) -> dict[str, str]:
     return {title: text.strip() for title, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def fill(text: str, results: Path) -> str:
-    """A page with everything between its markers replaced."""
+def fill(text: str, *results: Path) -> str:
+    """A page with everything between its markers replaced from the first folder that has it."""
 
     def replacement(match: re.Match[str]) -> str:
-        page = (results / f"{match['name']}.md").read_text(encoding="utf-8")
+        found_at = [folder / f"{match['name']}.md" for folder in results]
+        page = next(path for path in found_at if path.exists()).read_text(encoding="utf-8")
         if match["wanted"]:
             found = sections(page)
             titles = [title.strip() for title in match["wanted"].split("|")]
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Fill every page; returns 0."""
     for name in PAGES:
         path = ROOT / name
-        write_whole(path, fill(path.read_text(encoding="utf-8"), RESULTS))
+        write_whole(path, fill(path.read_text(encoding="utf-8"), *RESULTS))
         print(f"wrote {name}")
     return 0
 

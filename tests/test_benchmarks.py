@@ -429,6 +429,6 @@ def test_marked_places_are_filled_again_and_again(tmp_path):
 def test_published_pages_hold_what_the_results_say():
     for name in publish.PAGES:
         text = (publish.ROOT / name).read_text(encoding="utf-8")
-        assert publish.fill(text, publish.RESULTS) == text, (
+        assert publish.fill(text, *publish.RESULTS) == text, (
             f"run python -m benchmarks.publish ({name})"
         )

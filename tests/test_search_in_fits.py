@@ -36,9 +36,18 @@ def test_both_stages_take_the_winner_of_the_ratio_test():
     }
 
 
-def test_a_given_penalty_is_tested_as_kernel_ridge():
+def test_the_paper_searches_the_second_stage_by_the_ratio_test_and_the_first_by_held_out_error():
     X, y = wave()
     model = TwoStageGPRegressor.from_paper(random_state=0).fit(X, y)
+    assert model.search_.mean is None
+    assert model.search_.variance.selection == "misspecification"
+    tried = {row["kernel"] for row in model.search_ if row["stage"] == "mean"}
+    assert tried == {"rbf/ridge", "laplacian/ridge"}
+
+
+def test_a_given_penalty_is_tested_as_kernel_ridge():
+    X, y = wave()
+    model = TwoStageGPRegressor.from_paper(selection="misspecification", random_state=0).fit(X, y)
     assert model.search_.mean.model == "krr"
     assert model.search_.variance.model == "gp"
     assert set(model.search_.mean.table.index) == {"rbf", "laplacian"}
@@ -85,8 +94,9 @@ def test_users_kernels_take_part():
 
 def test_too_few_rows_for_a_test_fall_back_to_held_out_error():
     X, y = wave(n=8)
-    model = TwoStageGPRegressor.from_paper(random_state=0).fit(X, y)
+    model = TwoStageGPRegressor.from_paper(selection="misspecification", random_state=0).fit(X, y)
     assert model.search_.mean is None
+    assert model.search_.variance is None
     assert np.isfinite(model.predict(X)).all()
 
 
@@ -107,6 +117,12 @@ def test_the_single_stage_search_of_table_1():
     assert clone(model).get_params()["selection"] == "misspecification"
     with pytest.raises(InputError, match="selection='loo'"):
         ExactGPRegressor(selection="loo").fit(X, y)
+
+
+@pytest.mark.parametrize("selection", ["ratio", ("loo",), ("loo", "ratio"), None, 3])
+def test_an_unknown_selection_is_named(selection):
+    with pytest.raises(InputError, match="selection="):
+        TwoStageGPRegressor(selection=selection).fit(*wave())
 
 
 def test_a_search_is_reproducible():

@@ -15,6 +15,8 @@ takes no part in the evaluations of the others.
 
 from __future__ import annotations
 
+import copy
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +33,7 @@ Indices = NDArray[np.int64]
 #: Longest change of a log-parameter in one step.
 _LONGEST_STEP = 1.5
 #: A problem stops when a step promises less than this, in the mean over rows.
-TOLERANCE = 1e-5
+TOLERANCE = 1e-6
 #: How many pilots, on how many of their rows, and how far they are driven.
 _PILOTS = 4
 _PILOT_ROWS = 150
@@ -40,6 +42,10 @@ _PILOT_TOLERANCE = 1e-4
 _PILOT_STARTS = ((0.0, 0.0), (-1.5, -3.0), (0.7, 2.0))
 #: Two optima of pilots are different when the quadratic model puts one this far above the other.
 _DISTINCT = 0.1
+#: An optimum of a pilot is a rival of its best one within this much a row.
+_RIVAL = 0.03
+#: Two optima whose noise variances differ by more than this factor are different.
+_TWO_NOISES = 3.0
 #: Step of the differences that give a Hessian, in log-parameters.
 _DIFFERENCE = 0.02
 
@@ -62,24 +68,24 @@ class BatchFit:
     evaluations: Indices
     converged: NDArray[np.bool_]
 
-    def part(self, index: slice | NDArray[np.bool_]) -> BatchFit:
-        """Some of the problems."""
-        return BatchFit(
-            self.parameters[index],
-            self.value[index],
-            self.evaluations[index],
-            self.converged[index],
+    def spread(self, index: Indices, size: int) -> BatchFit:
+        """These problems as numbers ``index`` of ``size``, the others not fitted yet."""
+        nothing = BatchFit(
+            np.zeros((size, self.parameters.shape[1])),
+            np.full(size, np.inf),
+            np.zeros(size, dtype=np.int64),
+            np.zeros(size, dtype=bool),
         )
+        return nothing.merge_better(self, index)
 
-    def merge_better(self, other: BatchFit) -> BatchFit:
-        """The better of two fits of each problem."""
-        better = other.value < self.value
-        return BatchFit(
-            np.where(better[:, None], other.parameters, self.parameters),
-            np.where(better, other.value, self.value),
-            self.evaluations + other.evaluations,
-            np.where(better, other.converged, self.converged),
-        )
+    def merge_better(self, other: BatchFit, index: Indices) -> BatchFit:
+        """The better of two fits of each problem; the other one has the problems ``index``."""
+        better = ~(other.value > self.value[index])
+        fit = copy.deepcopy(self)
+        fit.evaluations[index] += other.evaluations
+        for name in ("parameters", "value", "converged"):
+            getattr(fit, name)[index[better]] = getattr(other, name)[better]
+        return fit
 
 
 def minimise_batch(
@@ -160,7 +166,7 @@ def fit_batch(
     problems: ProblemBatch,
     *,
     starts: tuple[list[Array], Array] | None = None,
-    evaluations: int = 25,
+    evaluations: int = 40,
     tolerance: float = TOLERANCE,
 ) -> BatchFit:
     """Minimise every problem, started from pilots.
@@ -176,45 +182,54 @@ def fit_batch(
         If no pilot can be evaluated at any start.
     """
     centres, inverse = pilot_starts(problems) if starts is None else starts
-    fits = [
-        minimise_batch(
+    everyone = np.arange(len(problems))
+    height = np.stack([problems(np.tile(c, (len(problems), 1)), everyone)[0] for c in centres])
+    fit: BatchFit | None = None
+    for centre, value in zip(centres, height, strict=True):
+        # A start far above another one is not worth the way down.
+        index = np.flatnonzero(value <= height.min(0) + _RIVAL)
+        if index.size == 0:
+            continue
+        part = minimise_batch(
             problems,
-            np.tile(centre, (len(problems), 1)),
+            np.tile(centre, (len(index), 1)),
             inverse,
+            index=index,
             evaluations=evaluations,
             tolerance=tolerance,
         )
-        for centre in centres
-    ]
-    return _best_of(fits)
+        fit = part.spread(index, len(problems)) if fit is None else fit.merge_better(part, index)
+    assert fit is not None
+    return fit
 
 
 def pilot_starts(problems: ProblemBatch) -> tuple[list[Array], Array]:
     """Starts for all problems and their inverse Hessian, from a few problems on fewer rows."""
     B = len(problems)
     index = np.unique(np.linspace(0, B - 1, min(_PILOTS, B)).round().astype(np.int64))
-    pilots = problems.subset(index, _PILOT_ROWS)
-    fit = _fit_from_several_starts(pilots)
-    hessian = _hessian(pilots, fit.parameters)
-    centres, inverse = _centres(fit.parameters, hessian), _positive_inverse(hessian)
-    if len(pilots) == B and pilots.n_rows == problems.n_rows:
-        return centres, inverse
-    # The optimum moves with the number of rows: two whole problems say where to.
-    whole = problems.subset(index[:2], problems.n_rows)
-    moved = [minimise_batch(whole, np.tile(c, (len(whole), 1)), inverse) for c in centres]
-    best = _best_of(moved)
-    return [np.asarray(fit.parameters.mean(0)) for fit in moved], curvature(whole, best.parameters)
+    optima, value = _optima_from_several_starts(problems.subset(index, _PILOT_ROWS))
+    fitted = np.isfinite(value).any(0)
+    index, optima, value = index[fitted], optima[:, fitted], value[:, fitted]
+    best = optima[value.argmin(0), np.arange(len(index))]
+    hessian = _hessian(problems.subset(index, _PILOT_ROWS), best)
+    inverse = _positive_inverse(hessian)
+    rival = value <= value.min(0) + _RIVAL
+    found, owner = optima[rival], np.broadcast_to(np.arange(len(index)), rival.shape)[rival]
+    # The optimum moves with the number of rows: whole problems, those that a start was found on,
+    # say where to.
+    centres, curvatures = [], []
+    for group in _groups(found, hessian):
+        pilots = np.unique(owner[group])[:2]
+        whole = problems.subset(index[pilots], problems.n_rows)
+        start = np.tile(np.median(found[group], axis=0), (len(whole), 1))
+        moved = minimise_batch(whole, start, inverse)
+        centres.append(np.asarray(moved.parameters.mean(0)))
+        curvatures.append(_hessian(whole, moved.parameters))
+    return centres, _positive_inverse(np.mean(curvatures, axis=0))
 
 
-def _best_of(fits: list[BatchFit]) -> BatchFit:
-    best = fits[0]
-    for fit in fits[1:]:
-        best = best.merge_better(fit)
-    return best
-
-
-def _fit_from_several_starts(problems: ProblemBatch) -> BatchFit:
-    """Optimum of each problem, the best over several starts."""
+def _optima_from_several_starts(problems: ProblemBatch) -> tuple[Array, Array]:
+    """Optima (starts, problems, p) and their values (starts, problems)."""
     B, starts = len(problems), []
     for lengthscale, noise in _PILOT_STARTS:
         start = problems.starts()
@@ -223,13 +238,12 @@ def _fit_from_several_starts(problems: ProblemBatch) -> BatchFit:
         starts.append(start)
     index = np.tile(np.arange(B), len(starts))
     fit = minimise_batch(problems, np.concatenate(starts), index=index, tolerance=_PILOT_TOLERANCE)
-    best = _best_of([fit.part(slice(i * B, (i + 1) * B)) for i in range(len(starts))])
-    if not np.isfinite(best.value).any():
+    if not np.isfinite(fit.value).any():
         raise NotFittableError(
             f"the covariance of kernel {problems.kernel.label} cannot be factorised at any "
             "starting value; raise noise_floor or drop the kernel."
         )
-    return best.part(np.isfinite(best.value))
+    return fit.parameters.reshape(len(starts), B, -1), fit.value.reshape(len(starts), B)
 
 
 def curvature(problems: ProblemBatch, x: Array) -> Array:
@@ -242,10 +256,11 @@ def _hessian(problems: ProblemBatch, x: Array) -> Array:
     k, p = x.shape
     shifts = np.concatenate([np.eye(p), -np.eye(p)]) * _DIFFERENCE
     points = (x[:, None, :] + shifts[None]).reshape(-1, p)
-    _, gradient = problems(points, np.repeat(np.arange(k), 2 * p))
+    value, gradient = problems(points, np.repeat(np.arange(k), 2 * p))
     gradient = gradient.reshape(k, 2, p, p)
     hessians = (gradient[:, 0] - gradient[:, 1]) / (2.0 * _DIFFERENCE)
-    mean = hessians[np.isfinite(hessians).all((1, 2))].mean(0)
+    fine = np.isfinite(value).reshape(k, -1).all(1)
+    mean = hessians[fine].mean(0) if fine.any() else np.eye(p)
     return np.asarray(0.5 * (mean + mean.T))
 
 
@@ -256,14 +271,29 @@ def _positive_inverse(hessian: Array) -> Array:
     return np.asarray((vectors / positive) @ vectors.T)
 
 
-def _centres(optima: Array, hessian: Array) -> list[Array]:
-    """One or two starts for all problems: two where the pilots have found different optima."""
+def _groups(optima: Array, hessian: Array) -> list[NDArray[np.bool_]]:
+    """All optima as one group, or as two where they are different: masks of shape (len(optima),).
+
+    Where noise is large a likelihood often has two optima, one of which takes the noise for a rough
+    function; so optima whose noise differs by more than a factor are told apart by it. Others are
+    different where the quadratic model puts one far above another.
+    """
+    noise = optima[:, -1]
+    if np.ptp(noise) > math.log(_TWO_NOISES):
+        less = noise <= 0.5 * (noise.min() + noise.max())
+        return [less, ~less]
     eigenvalues, vectors = np.linalg.eigh(hessian)
     metric = (vectors * np.maximum(eigenvalues, 0.0)) @ vectors.T
-    first = np.median(optima, axis=0)
-    offset = optima - first
-    above = 0.5 * np.einsum("bi,ij,bj->b", offset, metric, offset)
-    if above.max() < _DISTINCT:
-        return [first]
-    low, high = optima[np.argmin(above)], optima[np.argmax(above)]
-    return [low, high]
+
+    def height_above(centre: Array) -> Array:
+        offset = optima - centre
+        return np.asarray(0.5 * np.einsum("bi,ij,bj->b", offset, metric, offset))
+
+    above = height_above(np.median(optima, axis=0))
+    if above.max() <= _DISTINCT:
+        return [np.ones(len(optima), dtype=bool)]
+    # Nearer to the one that is farthest out, or to the one farthest from that.
+    far = optima[np.argmax(above)]
+    other = optima[np.argmax(height_above(far))]
+    near_far = height_above(far) < height_above(other)
+    return [~near_far, near_far]

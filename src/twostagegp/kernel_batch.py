@@ -155,8 +155,15 @@ class _LoopBatch:
     def gradient(
         self, theta: Tensor, K: Tensor, saved: tuple[Tensor, list[Any]], W: Tensor
     ) -> Tensor:
-        rows = zip(saved[0], _vectors(theta), K, saved[1], W, strict=True)
-        return torch.as_tensor(np.stack([self.kernel.gradient(*row) for row in rows])).to(theta)
+        vectors, graphs = _vectors(theta), saved[1]
+        if len(vectors) > 1:
+            # The module's parameters were overwritten since each graph was recorded.
+            graphs = [None] * len(vectors)
+        gradients = []
+        for x, th, k, graph, w in zip(saved[0], vectors, K, graphs, W, strict=True):
+            graph = self.kernel.evaluate(x, th)[1] if graph is None else graph
+            gradients.append(self.kernel.gradient(x, th, k, graph, w))
+        return torch.as_tensor(np.stack(gradients)).to(theta)
 
     def cross(self, X: Tensor, Z: Tensor, theta: Tensor) -> Tensor:
         size = len(theta)

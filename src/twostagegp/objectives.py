@@ -117,7 +117,7 @@ class _Variance:
     by_s: Tensor
 
 
-def _one_copy_variance(kappa: Tensor, c: Tensor, s: Tensor) -> _Variance:
+def one_copy_variance(kappa: Tensor, c: Tensor, s: Tensor) -> _Variance:
     """Variance of one copy predicted from its twins and all other rows."""
     twins = c > 1.0
     ratio = (c - 1.0) / c
@@ -147,7 +147,7 @@ def loo_density(f: Factored, rows: Rows, s: Tensor) -> Objective:
     if rows.plain:
         return _plain_loo_density(f, s)
     c, q, twins = rows.c, rows.q, rows.c > 1.0
-    held = _one_copy_variance(f.kappa, c, s)
+    held = one_copy_variance(f.kappa, c, s)
     v = held.v
     b = torch.where(twins, v.square() / c, c / f.kappa.square())  # Q = b alpha^2 + ...
     Q = b * f.alpha.square() + torch.where(twins, (v / s).square() * q, q)
@@ -190,7 +190,7 @@ def heldout_variance(f: Factored, rows: Rows, s: Tensor, R: Tensor) -> Objective
     """
     if rows.groups is not None:
         return _group_variance(f, rows, s, R)
-    held = _one_copy_variance(f.kappa, rows.c, s)
+    held = one_copy_variance(f.kappa, rows.c, s)
     v = held.v
     value = 0.5 * (R / v + rows.c * (v.log() + _LOG_2PI)).sum()
     by_v = 0.5 * (rows.c / v - R / v.square())
@@ -219,7 +219,7 @@ def heldout(f: Factored, rows: Rows, s: Tensor) -> Heldout:
         for G, S in zip(blocks, block_inverses(f.A, blocks), strict=True):
             e[G], S_diagonal[G] = S @ f.alpha[G], S.diagonal()
         return Heldout(e, torch.ones_like(e), S_diagonal + s * (1.0 - 1.0 / c))
-    v, twins = _one_copy_variance(f.kappa, c, s).v, c > 1.0
+    v, twins = one_copy_variance(f.kappa, c, s).v, c > 1.0
     residual = torch.where(twins, f.alpha * v / c, f.alpha / f.kappa)
     return Heldout(residual, torch.where(twins, v / s, torch.ones_like(s)), v)
 

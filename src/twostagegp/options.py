@@ -41,6 +41,7 @@ class Options:
     variance: Any
     variance_objective: ObjectiveName
     selection: str
+    variance_selection: str
     residuals: str
     calibration: str | None
     training: Training | None

@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Integral
 
 import torch
 from joblib import effective_n_jobs
+
+from twostagegp.errors import InputError
 
 __all__ = ["limit_threads", "show_log"]
 
@@ -36,6 +39,8 @@ def limit_threads(n_jobs: int | None) -> Iterator[None]:
     if n_jobs is None:
         yield
         return
+    if not isinstance(n_jobs, Integral) or n_jobs == 0:
+        raise InputError(f"n_jobs={n_jobs!r}: use a number of threads, -1 (all) or None.")
     before = torch.get_num_threads()
     torch.set_num_threads(effective_n_jobs(n_jobs))
     try:

@@ -169,7 +169,7 @@ def fit_two_stage(data: Prepared, options: Options, seed: int) -> TwoStageFit:
             variance_ladder(m, len(kernels)),
             options.training,
             np.random.default_rng(seed + 1),
-            by_test=options.selection == "misspecification",
+            by_test=options.variance_selection == "misspecification",
         )
     with clock("calibration"):
         calibration = _calibrate(data, variance, mean.heldout_residuals, options)

@@ -75,9 +75,9 @@ def simulate_and_refit(
             f"kernel {problem.kernel.label} cannot be fitted to these rows; raise noise_floor, or "
             "choose another kernel."
         )
-    draws = _draw(problem, fit.parameters, n_simulations, rng)
+    draws = problem.with_targets(*_draw(problem, fit.parameters, n_simulations, rng))
     refits = minimise_batch(
-        problem.with_targets(draws),
+        draws,
         np.tile(fit.parameters, (n_simulations, 1)),
         curvature(problem, fit.parameters),
     )
@@ -91,17 +91,24 @@ def simulate_and_refit(
         return np.concatenate(parts)
 
     fitted = np.isfinite(refits.value)
-    simulated = of(problem.with_targets(draws), refits.parameters)[fitted]
+    simulated = of(draws, refits.parameters)[fitted]
     return Bootstrap(of(problem, fit.parameters)[0], simulated, fit.parameters[0], refits)
 
 
 def _draw(
     problem: ProblemBatch, parameters: Array, n_simulations: int, rng: np.random.Generator
-) -> Tensor:
-    """Targets from the fitted model, shape (B, n)."""
-    (L,) = problem.map(parameters, np.arange(1), lambda block: block.L[0])
+) -> tuple[Tensor, Tensor | None]:
+    """Targets from the fitted model, shape (B, n), and their spreads within merged rows."""
+    (block,) = problem.map(parameters, np.arange(1), lambda block: block)
+    L = block.L[0]
     white = torch.as_tensor(rng.normal(size=(n_simulations, problem.n_rows)))
-    return white.to(L) @ L.T
+    targets = white.to(L) @ L.T
+    if block.extras is None:
+        return targets, None
+    # A row of weight c is a mean of c copies: their spread is s times chi-squared with c - 1.
+    shape = (0.5 * (block.extras.c[0] - 1.0)).clamp(min=0.0).cpu().numpy()
+    chi_squared = 2.0 * rng.gamma(shape, size=(n_simulations, problem.n_rows))
+    return targets, torch.as_tensor(chi_squared).to(L) * (block.s * block.extras.c)
 
 
 def adjusted_p_values(observed: Array, simulated: Array) -> tuple[Array, Array]:

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from twostagegp.errors import InputError, NotFittableError, TwoStageGPError
+from twostagegp.errors import InputError, NotFittableError
 from twostagegp.kernels import Kernel
 from twostagegp.options import kernel_list
 from twostagegp.progress import limit_threads, show_log
@@ -31,6 +31,7 @@ from twostagegp.search.early import looks, probability_of_change
 from twostagegp.search.options import (
     LOG,
     check_choice,
+    check_positive,
     check_share,
     prepare_table,
     sampling_of,
@@ -211,8 +212,7 @@ def search_kernel(
             "selection='nll' with model='krr': kernel ridge has no likelihood; use "
             "selection='loo', or model='gp'."
         )
-    if not threshold > 0.0:
-        raise InputError(f"threshold={threshold!r} must be positive; the paper has 1.1.")
+    check_positive("threshold", threshold, "the paper has 1.1")
     settings = Settings(
         model="krr" if model == "krr" else "gp",
         penalties=penalties_of(penalty),
@@ -253,7 +253,8 @@ def dictionary(
         )
     entries: list[Entry] = []
     pairs = kernels.items() if isinstance(kernels, Mapping) else ((None, k) for k in kernels)
-    for label, given in pairs:
+    for key, given in pairs:
+        label = None if key is None else str(key)
         try:
             made = kernel_list([given], ard, n_features)
         except InputError as error:
@@ -332,8 +333,7 @@ def _repeat(
         return
     try:
         more = repetitions.run(entry.kernel, settings, first)
-    except (TwoStageGPError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
-        # A user's own kernel may fail in any way; the others go on.
+    except Exception as error:  # a user's own kernel may fail in any way; the others go on
         entry.failure = f"{type(error).__name__}: {error}"
         return
     entry.repeated = more if entry.repeated is None else entry.repeated.extended(more)

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from twostagegp.errors import InputError, NotFittableError
 from twostagegp.inputs import Prepared
 from twostagegp.kernels import make_kernel
-from twostagegp.problem_batch import ProblemBatch
+from twostagegp.problem_batch import Extras, ProblemBatch
 from twostagegp.progress import limit_threads, show_log
 from twostagegp.sampling import draw_subsamples
 from twostagegp.search.bootstrap import adjusted_p_values, simulate_and_refit
@@ -27,6 +27,7 @@ from twostagegp.search.evidence import CAUSES, evidence
 from twostagegp.search.options import (
     LOG,
     check_choice,
+    check_positive,
     check_share,
     prepare_table,
     sampling_of,
@@ -72,8 +73,8 @@ class MisspecificationCheck:
         Of ``p_hat``, over repetitions.
     per_repeat : DataFrame
         One row a repetition: ``p_hat``, ``noise`` and ``nll`` of the paper's tests, for the bound
-        also ``p_hat_printed``; for the bootstrap the standardised evidence of every simulation,
-        one column a cause.
+        also ``p_hat_corrected`` and ``p_hat_printed``, one of which ``p_hat`` is; for the bootstrap
+        the standardised evidence of every simulation, one column a cause.
     noise : float
         Fitted noise standard deviation in the units of y, the median over repetitions; for kernel
         ridge the square root of the penalty, in the same units.
@@ -218,12 +219,11 @@ def check_misspecification(
             f"model='krr' has no distribution to test with test={test!r}; use test='ratio', or "
             "model='gp'."
         )
-    if not threshold > 0.0:
-        raise InputError(f"threshold={threshold!r} must be positive; the paper has 1.1.")
+    check_positive("threshold", threshold, "the paper has 1.1")
     if isinstance(rkhs_bound, str):
         check_choice("rkhs_bound", rkhs_bound, ("estimate",))
-    elif rkhs_bound is not None and not rkhs_bound >= 0.0:
-        raise InputError(f"rkhs_bound={rkhs_bound!r}: use a number >= 0, 'estimate' or None.")
+    elif rkhs_bound is not None:
+        check_positive("rkhs_bound", rkhs_bound, "or use 'estimate', or None to drop it")
     with limit_threads(n_jobs), show_log(verbose):
         data, rng = prepare_table(
             X, y, sample_weight, noise_floor, n_repeats, subsample, device, random_state
@@ -258,10 +258,11 @@ def _paper_result(
     data: Prepared,
 ) -> MisspecificationCheck:
     shares = {"ratio": repeated.ratio, "bound": repeated.bound}[test]
-    table = pd.DataFrame({"p_hat": shares})
+    both = {}
     if test == "bound":
-        table = pd.DataFrame({"p_hat": shares, "p_hat_printed": repeated.bound_printed})
-        shares = repeated.bound_printed if beta == "printed" else shares
+        both = {"p_hat_corrected": shares, "p_hat_printed": repeated.bound_printed}
+        shares = both[f"p_hat_{beta}"]
+    table = pd.DataFrame({"p_hat": shares, **both})
     scale = data.scaling.y_scale
     table = table.assign(noise=scale * repeated.noise, nll=repeated.nll)
     fitted = shares[np.isfinite(shares)]
@@ -322,17 +323,16 @@ def _bootstrap(
     rng: np.random.Generator,
 ) -> MisspecificationCheck:
     rows = data.rows
-    index = draw_subsamples(rows.X.cpu().numpy(), subsample, 1, sampling, rng)[0]
-    part = rows.subset(torch.as_tensor(index, device=rows.X.device))
+    index = draw_subsamples(rows.X.cpu().numpy(), subsample, 1, sampling, rng)
+    where = torch.as_tensor(index, device=rows.X.device)
     problem = ProblemBatch.of(
         kernel,
-        part.X[None],
-        part.t[None],
-        weight=None if part.plain else part.c[None],
-        known=part.extra[None] if bool(part.extra.any()) else None,
+        rows.X[where],
+        rows.t[where],
+        extras=Extras.of(rows, where),
         noise_floor=noise_floor,
     )
-    LOG.info("bootstrap test of %s: %d simulations of %d rows", kernel.label, n_repeats, len(index))
+    LOG.info("bootstrap test of %s: %d simulations of %d rows", kernel.label, n_repeats, index.size)
     result = simulate_and_refit(problem, evidence, n_repeats, rng)
     p, z = adjusted_p_values(result.observed, result.simulated)
     scale = data.scaling.y_scale
@@ -346,5 +346,5 @@ def _bootstrap(
         p_value=float(p.min()),
         causes=pd.DataFrame({"evidence": z[0], "p_value": p}, index=list(CAUSES)),
         named=order_of_causes(p, z[0], delta),
-        notes=(f"{len(index)} of {len(rows)} distinct rows, {len(result.simulated)} simulations",),
+        notes=(f"{index.size} of {len(rows)} distinct rows, {len(result.simulated)} simulations",),
     )

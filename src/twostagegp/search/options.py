@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -26,6 +27,7 @@ from twostagegp.search.repetitions import FEWEST_ROWS
 __all__ = [
     "LOG",
     "check_choice",
+    "check_positive",
     "check_share",
     "prepare_table",
     "sampling_of",
@@ -36,6 +38,7 @@ LOG = logging.getLogger("twostagegp")
 
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
     """Raise an InputError that lists the choices."""
+    value = bool(value) if isinstance(value, np.bool_) else value
     if not any(value is c or (isinstance(value, str) and value == c) for c in choices):
         listed = ", ".join(repr(c) for c in choices)
         raise InputError(f"{name}={value!r} is not one of {listed}.")
@@ -45,6 +48,12 @@ def check_share(name: str, value: Any) -> None:
     """Raise an InputError for a number that is not between 0 and 1."""
     if not (isinstance(value, Real) and 0.0 < float(value) < 1.0):
         raise InputError(f"{name}={value!r} must lie between 0 and 1, such as 0.05.")
+
+
+def check_positive(name: str, value: Any, hint: str) -> None:
+    """Raise an InputError for what is not a positive, finite number."""
+    if not (isinstance(value, Real) and 0.0 < float(value) < math.inf):
+        raise InputError(f"{name}={value!r} must be a positive number; {hint}.")
 
 
 def sampling_of(sampling: str, automatic: str) -> str:
@@ -68,12 +77,15 @@ def prepare_table(
     for name, value, least in (("n_repeats", n_repeats, 2), ("subsample", subsample, FEWEST_ROWS)):
         if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
             raise InputError(f"{name}={value!r}: use a whole number, at least {least}.")
-    names = column_names(X)
-    table = check_array(X, dtype=np.float64, ensure_all_finite=False)
-    target = np.asarray(y, dtype=np.float64)
+    try:
+        names = column_names(X)
+        table = check_array(X, dtype=np.float64, ensure_all_finite=False)
+        target = np.asarray(y, dtype=np.float64)
+        check_consistent_length(table, target)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"X must be a table of numbers and y a column of them: {error}") from error
     if target.ndim != 1:
         raise InputError(f"y has shape {target.shape}, expected (n,): search one target at a time.")
-    check_consistent_length(table, target)
     check_finite(table, "X", names)
     check_finite(target, "y")
     weight = check_nonnegative(sample_weight, len(table), "sample_weight")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +25,7 @@ from twostagegp.errors import InputError
 from twostagegp.kernels import Kernel, NamedKernel
 from twostagegp.memory import available_bytes
 from twostagegp.options import penalty_option
-from twostagegp.problem_batch import Block, ProblemBatch
+from twostagegp.problem_batch import Block, Extras, ProblemBatch
 from twostagegp.rows import Rows
 from twostagegp.sampling import draw_subsamples
 from twostagegp.search.paper_tests import bound_beta, error_ratio, passes_bound, rkhs_norm
@@ -204,7 +204,7 @@ class Repetitions:
         begin = time.perf_counter()
         problems = self.problems(kernel, settings, index[:, : self.n_train])
         parameters, evaluations = self._train(problems, settings)
-        test = self._gather(index[:, self.n_train :])
+        test = _TestRows.of(self.rows, index[:, self.n_train :])
 
         def scores(block: Block) -> dict[str, Array]:
             return _scores(block, problems, test, settings)
@@ -216,11 +216,14 @@ class Repetitions:
 
     def problems(self, kernel: Kernel, settings: Settings, index: Indices) -> ProblemBatch:
         """The training parts of some repetitions; ``index`` has shape (R, n_train)."""
-        part = self._gather(index)
+        where = torch.as_tensor(index, device=self.rows.X.device)
         return ProblemBatch.of(
-            kernel, part.X, part.t, weight=part.weight, known=part.known,
+            kernel,
+            self.rows.X[where],
+            self.rows.t[where],
+            extras=Extras.of(self.rows, where),
             noise_floor=settings.noise_floor,
-        )  # fmt: skip
+        )
 
     def _train(self, problems: ProblemBatch, settings: Settings) -> tuple[Array, Indices]:
         if settings.model == "krr":
@@ -232,32 +235,21 @@ class Repetitions:
         fit = fit_batch(problems, starts=self._starts[key])
         return fit.parameters, fit.evaluations
 
-    def _gather(self, index: Indices) -> _Part:
-        rows, where = self.rows, torch.as_tensor(index, device=self.rows.X.device)
-        weighted, known = bool((rows.c != 1.0).any()), bool(rows.extra.any())
-        return _Part(
-            rows.X[where],
-            rows.t[where],
-            rows.c[where] if weighted else None,
-            rows.extra[where] if known else None,
-        )
-
 
 @dataclass(frozen=True)
-class _Part:
+class _TestRows:
     X: Tensor
     t: Tensor
-    weight: Tensor | None
-    known: Tensor | None
+    extras: Extras | None
 
-    def take(self, index: slice | Tensor) -> _Part:
-        return replace(
-            self,
-            X=self.X[index],
-            t=self.t[index],
-            weight=None if self.weight is None else self.weight[index],
-            known=None if self.known is None else self.known[index],
-        )
+    @classmethod
+    def of(cls, rows: Rows, index: Indices) -> _TestRows:
+        where = torch.as_tensor(index, device=rows.X.device)
+        return cls(rows.X[where], rows.t[where], Extras.of(rows, where))
+
+    def take(self, index: slice | Tensor) -> _TestRows:
+        extras = None if self.extras is None else self.extras.take(index)
+        return _TestRows(self.X[index], self.t[index], extras)
 
 
 def penalties_of(penalty: Any) -> tuple[float, ...]:
@@ -276,8 +268,7 @@ def _choose_penalties(problems: ProblemBatch, penalties: Sequence[float]) -> tup
     B, theta = len(problems), classical_start(problems.kernel)
 
     def errors(block: Block) -> Array:
-        error = (block.alpha / block.kappa).square().mean(1)
-        return torch.where(block.fine, error, math.inf).cpu().numpy()
+        return torch.where(block.fine, block.loo_error(), math.inf).cpu().numpy()
 
     table, grids = [], []
     for penalty in penalties:
@@ -289,10 +280,9 @@ def _choose_penalties(problems: ProblemBatch, penalties: Sequence[float]) -> tup
 
 
 def _scores(
-    block: Block, problems: ProblemBatch, test: _Part, settings: Settings
+    block: Block, problems: ProblemBatch, test: _TestRows, settings: Settings
 ) -> dict[str, Array]:
     part = test.take(block.index)
-    n = problems.n_rows
     cross = problems.covariance.cross(part.X, problems.X[block.index], block.theta)
     error = (cross @ block.alpha[:, :, None])[:, :, 0] - part.t
     ratio = error_ratio(block, cross, part.t)
@@ -300,15 +290,15 @@ def _scores(
     nothing = torch.full_like(passed, math.nan)
     bound, printed = nothing, nothing
     if settings.model == "krr":
-        nll, loo = nothing, (block.alpha / block.kappa).square().mean(1)
+        nll, loo = nothing, block.loo_error()
         heldout = error.square().mean(1)
     else:
-        nll, loo = block.nll() / n, block.loo_density() / n
+        nll, loo = block.nll() / block.total, block.loo_density() / block.total
         V = torch.linalg.solve_triangular(block.L, cross.mT, upper=False)
         latent = problems.covariance.diagonal(part.X, block.theta) - V.square().sum(1)
         latent = latent.clamp(min=0.0)
-        s = block.noise[:, None] + (0.0 if part.known is None else part.known)
-        v = latent + (s if part.weight is None else s / part.weight)
+        s = block.noise[:, None]
+        v = latent + (s if part.extras is None else (s + part.extras.known) / part.extras.c)
         heldout = 0.5 * (error.square() / v + v.log() + math.log(2.0 * math.pi)).mean(1)
         if settings.with_bound:
             bound, printed = _share_within_bounds(block, error, latent.sqrt(), settings)
