@@ -14,7 +14,7 @@ end is shown too, and is not timed.
 Needs ``TWOSTAGEGP_DATA``. On a GPU the loop is left out unless asked for.
 
     python -m benchmarks.kernel_search
-    python -m benchmarks.kernel_search --device cuda --results /tmp/results
+    python -m benchmarks.kernel_search --device cuda --results build/results
 """
 
 from __future__ import annotations

@@ -177,7 +177,8 @@ class ExactGPRegressor(GPEstimator):
             return SingleStageFit(None, [], max(spread, self._floor))
         begin = time.perf_counter()
         searching = isinstance(self.kernel, str) and self.kernel == "search"
-        kernels = kernel_list(self.kernels if searching else [self.kernel], self.ard, d)
+        given = self.kernels if searching else [self.kernel]
+        kernels = kernel_list(given, self.ard, d, data.columns)
         objective: Any = self.objective
         rng = np.random.default_rng(seed)
         search = None

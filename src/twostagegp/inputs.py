@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import column_or_1d
 
 from twostagegp.errors import InputError
+from twostagegp.kernels import Columns
 from twostagegp.rows import Merged, Rows, merge_rows
 
 __all__ = [
@@ -74,6 +75,14 @@ class Prepared:
     def n_rows(self) -> int:
         """Rows of the table, repeats included."""
         return len(self.merged.inverse)
+
+    @property
+    def columns(self) -> Columns | None:
+        """Places of the columns in use, where constant ones were dropped."""
+        if not self.constant_columns:
+            return None
+        kept = tuple(int(k) for k in self.scaling.columns)
+        return Columns(kept, len(kept) + len(self.constant_columns))
 
     @property
     def n_repeated(self) -> int:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from twostagegp.kernels import Kernel, NamedKernel, Scalars
 
-__all__ = ["KernelBatch", "kernel_batch"]
+__all__ = ["KernelBatch", "kernel_batch", "take"]
 
 Index = slice | Tensor
 
@@ -76,7 +76,7 @@ def kernel_batch(kernel: Kernel, X: Tensor) -> KernelBatch:
     return _LoopBatch(kernel, X)
 
 
-def _take(values: Tensor, index: Index) -> Tensor:
+def take(values: Tensor, index: Index) -> Tensor:
     """Problems of a batch; a batch of one stands for all."""
     return values if values.shape[0] == 1 else values[index]
 
@@ -103,9 +103,9 @@ class _NamedBatch:
     def evaluate(self, index: Index, theta: Tensor) -> tuple[Tensor, tuple[Tensor | None, Tensor]]:
         Z = None
         if self.distances is not None:
-            r = _take(self.distances, index) * self._inverse_scales(theta)
+            r = take(self.distances, index) * self._inverse_scales(theta)
         else:
-            Z = _take(self.X, index) * self._inverse_scales(theta)
+            Z = take(self.X, index) * self._inverse_scales(theta)
             r = self.kernel.own_distance(Z)
         return self.kernel.covariance(r, *self._tail(theta)), (Z, r)
 
@@ -148,7 +148,7 @@ class _LoopBatch:
         self.X = X
 
     def evaluate(self, index: Index, theta: Tensor) -> tuple[Tensor, tuple[Tensor, list[Any]]]:
-        X = _take(self.X, index).expand(len(theta), -1, -1)
+        X = take(self.X, index).expand(len(theta), -1, -1)
         parts = [self.kernel.evaluate(x, th) for x, th in zip(X, _vectors(theta), strict=True)]
         return torch.stack([K for K, _ in parts]), (X, [saved for _, saved in parts])
 

@@ -37,6 +37,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ from twostagegp.errors import InputError
 
 __all__ = [
     "KERNELS",
+    "Columns",
     "Kernel",
     "NamedKernel",
     "WrappedKernel",
@@ -342,6 +344,27 @@ def _weighted_absolute_differences(M: Tensor, Z: Tensor) -> Tensor:
     return total
 
 
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of the user's table the inputs are, where constant ones were dropped.
+
+    Attributes
+    ----------
+    kept : tuple of int
+    width : int
+        Columns of the table.
+    """
+
+    kept: tuple[int, ...]
+    width: int
+
+    def expand(self, X: Tensor) -> Tensor:
+        """The inputs in their places, zero in the others, shape (n, width)."""
+        table = X.new_zeros(X.shape[0], self.width)
+        table[:, list(self.kept)] = X
+        return table
+
+
 class WrappedKernel(Kernel):
     """Any GPyTorch kernel; ``theta`` is the concatenation of its raw parameters.
 
@@ -355,15 +378,19 @@ class WrappedKernel(Kernel):
         Copied, never changed.
     n_features : int
         Number of input columns, checked by a trial evaluation.
+    columns : Columns, optional
+        Where they stand in the user's table, whose columns ``active_dims`` and ``ard_num_dims``
+        count.
     """
 
     ard = False
 
-    def __init__(self, module: Any, n_features: int) -> None:
+    def __init__(self, module: Any, n_features: int, columns: Columns | None = None) -> None:
         from twostagegp.gpytorch_kernels import describe, with_outputscale
 
         self.name = describe(module)
         self.n_features = n_features
+        self.columns = columns
         self.module = with_outputscale(copy.deepcopy(module)).double()
         self._check_columns()
 
@@ -386,7 +413,10 @@ class WrappedKernel(Kernel):
     def _dense(self, X: Tensor, Z: Tensor) -> Tensor:
         from twostagegp.gpytorch_kernels import dense
 
-        return dense(self.module, X, Z)
+        return dense(self.module, self._placed(X), self._placed(Z))
+
+    def _placed(self, X: Tensor) -> Tensor:
+        return X if self.columns is None else self.columns.expand(X)
 
     def _free(self) -> list[Tensor]:
         return [p for p in self.module.parameters() if p.requires_grad]
@@ -443,13 +473,16 @@ class WrappedKernel(Kernel):
     def diagonal(self, X: Tensor, theta: Vector) -> Tensor:
         self._write(theta, X)
         with torch.no_grad():
-            return torch.as_tensor(self.module(X, diag=True))
+            return torch.as_tensor(self.module(self._placed(X), diag=True))
 
     def lengthscales(self, theta: Vector) -> Vector | None:
         from twostagegp.gpytorch_kernels import lengthscales_of
 
         self._write(theta, torch.zeros(1, dtype=torch.float64))
-        return lengthscales_of(self.module, self.n_features)
+        if self.columns is None:
+            return lengthscales_of(self.module, self.n_features)
+        scales = lengthscales_of(self.module, self.columns.width)
+        return None if scales is None else scales[list(self.columns.kept)]
 
     def to_gpytorch(self, theta: Vector) -> Any:
         self._write(theta, torch.zeros(1, dtype=torch.float64))
@@ -469,8 +502,12 @@ def inverse_lengthscale_shares(kernel: Kernel, parameters: Vector) -> Vector | f
 KERNELS = ("rbf", "matern12", "matern32", "matern52", "rq", "laplacian")
 
 
-def make_kernel(kernel: Any, n_features: int, ard: bool = False) -> Kernel:
+def make_kernel(
+    kernel: Any, n_features: int, ard: bool = False, columns: Columns | None = None
+) -> Kernel:
     """Build a :class:`Kernel` from a name or a GPyTorch kernel object.
+
+    ``columns`` says where the inputs stand in the user's table, where they are not all of it.
 
     Examples
     --------
@@ -482,7 +519,7 @@ def make_kernel(kernel: Any, n_features: int, ard: bool = False) -> Kernel:
             raise InputError(f"unknown kernel {kernel!r}; the names are {', '.join(KERNELS)}.")
         return NamedKernel(kernel, n_features, ard)
     if hasattr(kernel, "forward") and hasattr(kernel, "covar_dist"):
-        return WrappedKernel(kernel, n_features)
+        return WrappedKernel(kernel, n_features, columns)
     raise InputError(
         f"a kernel is a name ({', '.join(KERNELS)}) or a GPyTorch kernel object, "
         f"not {type(kernel).__name__} {kernel!r}."

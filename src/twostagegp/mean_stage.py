@@ -184,7 +184,7 @@ class _MeanBuilder:
         """The kernels in the forms asked for."""
         # With a given penalty lengthscales are fixed and equal: ARD forms would be the same again.
         ard = self.options.ard if self.options.penalty == "auto" else False
-        return kernel_list(kernels, ard, self.data.rows.X.shape[1])
+        return kernel_list(kernels, ard, self.data.rows.X.shape[1], self.data.columns)
 
     def tested(self, kernels: list[Kernel]) -> list[Kernel]:
         """The winner of the ratio test, or all where there is nothing to test."""

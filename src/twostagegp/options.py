@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from twostagegp.errors import InputError
-from twostagegp.kernels import Kernel, make_kernel
+from twostagegp.kernels import Columns, Kernel, make_kernel
 from twostagegp.training import ObjectiveName, Training
 
 __all__ = [
@@ -71,12 +71,14 @@ def penalty_option(penalty: Any, words: tuple[str, ...]) -> str | tuple[float, .
     return tuple(grid.tolist())
 
 
-def kernel_list(kernels: Sequence[Any], ard: bool | str, n_features: int) -> list[Kernel]:
+def kernel_list(
+    kernels: Sequence[Any], ard: bool | str, n_features: int, columns: Columns | None = None
+) -> list[Kernel]:
     """Every kernel asked for, isotropic, ARD or both; one-column inputs need only one form."""
     forms = {True: (True,), False: (False,), "both": (False, True)}[ard]
     made: list[Kernel] = []
     for kernel in kernels:
         named = isinstance(kernel, str)
         for form in forms if named and n_features > 1 else forms[:1]:
-            made.append(make_kernel(kernel, n_features, form))
+            made.append(make_kernel(kernel, n_features, form, columns))
     return made

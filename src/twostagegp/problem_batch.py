@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twostagegp.errors import MemoryBudgetError
-from twostagegp.kernel_batch import Index, KernelBatch, kernel_batch
+from twostagegp.kernel_batch import Index, KernelBatch, kernel_batch, take
 from twostagegp.kernels import Kernel
 from twostagegp.linalg import batch_cholesky
 from twostagegp.memory import available_bytes
@@ -86,12 +86,7 @@ class Extras:
     def take(self, index: Index, n_rows: int | None = None) -> Extras:
         """Of some problems, and of the first ``n_rows`` rows."""
         cut = slice(None, n_rows)
-        return Extras(*(_take(values, index)[:, cut] for values in (self.c, self.q, self.known)))
-
-
-def _take(values: Tensor, index: Index) -> Tensor:
-    """Problems of a batch; a batch of one stands for all."""
-    return values if len(values) == 1 else values[index]
+        return Extras(*(take(values, index)[:, cut] for values in (self.c, self.q, self.known)))
 
 
 @dataclass(frozen=True)
@@ -247,7 +242,7 @@ class ProblemBatch:
     def subset(self, index: Indices, n_rows: int) -> ProblemBatch:
         """Some problems, with the first ``n_rows`` of their rows."""
         problems = self._index(index)
-        X, t = _take(self.X, problems)[:, :n_rows], self.t[problems][:, :n_rows]
+        X, t = take(self.X, problems)[:, :n_rows], self.t[problems][:, :n_rows]
         extras = None if self.extras is None else self.extras.take(problems, n_rows)
         return replace(self, covariance=kernel_batch(self.kernel, X), X=X, t=t, extras=extras)
 

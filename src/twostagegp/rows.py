@@ -68,6 +68,15 @@ class Rows:
         """Whether every row stands for itself only: no repeats and no weights."""
         return bool((self.c == 1.0).all()) and not bool(self.q.any())
 
+    def counting_copies_once(self) -> Rows:
+        """The same rows, where those that repeat inputs *and* target exactly count as one.
+
+        Exact copies say that there is no noise at all, whatever the kernel: a comparison of
+        kernels that believed them would compare nothing else.
+        """
+        copies = (self.c > 1.0) & (self.q <= 1e-20 * self.c)
+        return replace(self, c=torch.where(copies, torch.ones_like(self.c), self.c))
+
     def with_target(self, t: Tensor, q: Tensor | None = None) -> Rows:
         """The same rows with another target (for example residuals)."""
         return replace(self, t=t, q=self.q if q is None else q)

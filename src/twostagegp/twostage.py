@@ -109,12 +109,13 @@ def variance_ladder(m: int, n_candidates: int) -> Ladder:
     return Ladder.plan(m, n_candidates, full_keep=1, full_steps=steps)
 
 
-def variance_kernels(options: Options, mean: StackedMean, m: int, d: int) -> list[Kernel]:
+def variance_kernels(options: Options, mean: StackedMean, data: Prepared) -> list[Kernel]:
     """Kernels of the second stage.
 
     With ``ard="both"`` each name comes in two forms: with lengthscales in the ratios that the
     mean has found, so that only their common size is open, and with all of them open.
     """
+    m, d, columns = len(data.rows), data.rows.X.shape[1], data.columns
     kernels = options.variance
     if isinstance(kernels, str) and kernels == "search":
         kernels = options.kernels
@@ -123,10 +124,11 @@ def variance_kernels(options: Options, mean: StackedMean, m: int, d: int) -> lis
     shape = mean.lengthscale_shape() if options.ard == "both" else None
     if shape is None:
         ard = False if options.ard == "both" and m < SMALL_ROWS else options.ard
-        return kernel_list(kernels, ard, d)
+        return kernel_list(kernels, ard, d, columns)
     named = [kernel for kernel in kernels if isinstance(kernel, str)]
     made: list[Kernel] = [NamedKernel(name, d, shape=shape) for name in named]
-    made += kernel_list([kernel for kernel in kernels if not isinstance(kernel, str)], False, d)
+    objects = [kernel for kernel in kernels if not isinstance(kernel, str)]
+    made += kernel_list(objects, False, d, columns)
     return made if m < SMALL_ROWS else made + kernel_list(named, True, d)
 
 
@@ -160,7 +162,7 @@ def fit_two_stage(data: Prepared, options: Options, seed: int) -> TwoStageFit:
     _LOG.info("mean is %s; now the variance", mean.label)
     with clock("variance"):
         rows, R = residual_rows(data.rows, data.merged, residuals)
-        kernels = variance_kernels(options, mean, m, d)
+        kernels = variance_kernels(options, mean, data)
         variance = fit_variance(
             _variance_engine(engine, rows, residuals, data.merged, options),
             kernels,

@@ -122,7 +122,9 @@ def fit_variance(
     ``engine`` holds the residual rows; ``R`` is used by ``objective="heldout"`` only. With
     ``by_test`` the kernel is chosen by the ratio test.
     """
-    search = search_stage(engine.rows, kernels, "gp", rng) if by_test else None
+    search = None
+    if by_test:
+        search = search_stage(engine.rows, kernels, "gp", rng, noise_floor=engine.noise_floor)
     kernels = kernels if search is None else [search.best]
     R_used = R if objective == "heldout" else None
     candidates = [Candidate(kernel, objective) for kernel in kernels]

@@ -55,6 +55,10 @@ class Engine(Protocol):
     def rows(self) -> Rows:
         """The training rows."""
 
+    @property
+    def noise_floor(self) -> float:
+        """Lower bound of the noise variance on the standardised target."""
+
     def subset(self, index: NDArray[np.int64]) -> Engine:
         """The same engine on some of the rows."""
 

@@ -3,7 +3,8 @@ r"""A test of a fitted Gaussian process that holds its level: simulate, refit, c
 The model is fitted to the data, giving :math:`\hat\theta`. Then B targets are drawn from the fitted
 model at the same inputs, :math:`t^{(b)} \sim N(0, K_{\hat\theta} + \hat\sigma^2 I)`; each is fitted
 again and its evidence :math:`e_k^{(b)}` for every cause k (``evidence.py``) recorded, since a fit
-hides part of what is wrong and does so in the simulations as well. With the data's own evidence as
+hides part of what is wrong and does so in the simulations as well. The data were standardised
+before the fit, and so is every draw. With the data's own evidence as
 number 0, each cause is standardised over all B + 1, and
 
 .. math::
@@ -104,11 +105,31 @@ def _draw(
     white = torch.as_tensor(rng.normal(size=(n_simulations, problem.n_rows)))
     targets = white.to(L) @ L.T
     if block.extras is None:
-        return targets, None
+        one = torch.ones_like(problem.t)
+        return _like(problem.t, None, one, targets, None)
     # A row of weight c is a mean of c copies: their spread is s times chi-squared with c - 1.
-    shape = (0.5 * (block.extras.c[0] - 1.0)).clamp(min=0.0).cpu().numpy()
+    c = block.extras.c
+    shape = (0.5 * (c[0] - 1.0)).clamp(min=0.0).cpu().numpy()
     chi_squared = 2.0 * rng.gamma(shape, size=(n_simulations, problem.n_rows))
-    return targets, torch.as_tensor(chi_squared).to(L) * (block.s * block.extras.c)
+    spreads = torch.as_tensor(chi_squared).to(L) * (block.s * c)
+    return _like(problem.t, block.extras.q, c, targets, spreads)
+
+
+def _like(
+    t: Tensor, q: Tensor | None, c: Tensor, targets: Tensor, spreads: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Draws with the mean and variance of the data, which were standardised before the fit."""
+
+    def moments(values: Tensor, within: Tensor | None) -> tuple[Tensor, Tensor]:
+        mean = (c * values).sum(1, keepdim=True) / c.sum()
+        squares = (c * (values - mean).square()).sum(1, keepdim=True)
+        squares = squares if within is None else squares + within.sum(1, keepdim=True)
+        return mean, (squares / c.sum()).sqrt()
+
+    (mean, size), (own_mean, own_size) = moments(t, q), moments(targets, spreads)
+    scale = size / own_size
+    spreads = None if spreads is None else spreads * scale.square()
+    return mean + (targets - own_mean) * scale, spreads
 
 
 def adjusted_p_values(observed: Array, simulated: Array) -> tuple[Array, Array]:
@@ -127,8 +148,12 @@ def adjusted_p_values(observed: Array, simulated: Array) -> tuple[Array, Array]:
     >>> adjusted_p_values(np.array([0.0, 5.0]), null)[0].round(2)
     array([0.72, 0.01])
     """
-    everyone = np.vstack([observed, simulated])
+    # What cannot be computed for the data is no evidence; a simulation without all of it is none.
+    simulated = simulated[np.isfinite(simulated).all(1)]
+    computed = np.isfinite(observed)
+    everyone = np.vstack([np.where(computed, observed, 0.0), simulated])
     spread = everyone.std(0)
     z = (everyone - everyone.mean(0)) / np.where(spread > 0.0, spread, 1.0)
     largest = z[1:].max(1)
-    return (1 + (largest[:, None] >= z[0]).sum(0)) / len(z), z
+    p = (1 + (largest[:, None] >= z[0]).sum(0)) / len(z)
+    return np.where(computed, p, 1.0), z

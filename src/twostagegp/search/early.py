@@ -10,6 +10,8 @@ degrees of freedom, location :math:`\bar d` and scale :math:`s \sqrt{1/r + 1/(R-
 
     P(\text{sign changes}) = F_{t, r-1} \Big( -\frac{\bar d}{s} \sqrt{\frac{R\, r}{R - r}} \Big) .
 
+This takes the differences for independent and normal, as a t-test does.
+
 Neighbours in the ranking are compared and the probabilities added up over pairs; where the ranking
 is looked at several times, each look gets an equal part of the risk that was allowed.
 """
@@ -65,6 +67,8 @@ def probability_of_change(scores: Array, n_repeats: int) -> float:
     r = scores.shape[1]
     if r >= n_repeats or len(scores) < 2:
         return 0.0
+    if r < 2:
+        return 1.0
     ordered = scores[np.argsort(scores.mean(1))]
     difference = np.diff(ordered, axis=0)
     mean, spread = difference.mean(1), difference.std(1, ddof=1)

@@ -23,7 +23,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from twostagegp.errors import InputError, NotFittableError
-from twostagegp.kernels import Kernel
+from twostagegp.kernels import Columns, Kernel
 from twostagegp.options import kernel_list
 from twostagegp.progress import limit_threads, show_log
 from twostagegp.rows import Rows
@@ -38,7 +38,13 @@ from twostagegp.search.options import (
 )
 from twostagegp.search.repetitions import Repeated, Repetitions, Settings, penalties_of
 
-__all__ = ["Entry", "KernelSearch", "run_search", "search_kernel"]
+__all__ = [
+    "Entry",
+    "KernelSearch",
+    "automatic_sampling",
+    "run_search",
+    "search_kernel",
+]
 
 Array = NDArray[np.float64]
 
@@ -80,6 +86,8 @@ class KernelSearch:
         The winner as it was passed, ready for another estimator.
     best_label : str
         Its name in the table; ``-ard`` at the end says one lengthscale a column.
+    best_ard : bool
+        Whether it has one lengthscale a column: ``ExactGPRegressor(best, ard=best_ard)``.
     selection, model : str
     table : DataFrame
         One row a kernel, best first: ``score`` (smaller is better for ``"loo"`` and ``"nll"``,
@@ -107,7 +115,13 @@ class KernelSearch:
     seconds: dict[str, float] = field(repr=False, default_factory=dict)
 
     @property
+    def best_ard(self) -> bool:
+        kernel = self.best_entry.kernel
+        return kernel is not None and kernel.ard
+
+    @property
     def best_entry(self) -> Entry:
+        """Scores and parameters of the winner."""
         return next(entry for entry in self.entries if entry.label == self.best_label)
 
     def __str__(self) -> str:
@@ -225,7 +239,7 @@ def search_kernel(
         )
         return run_search(
             data.rows,
-            dictionary(kernels, ard, data.rows.X.shape[1]),
+            dictionary(kernels, ard, data.rows.X.shape[1], data.columns),
             settings,
             selection=selection,
             n_repeats=n_repeats,
@@ -243,7 +257,10 @@ def automatic_sampling(selection: str) -> str:
 
 
 def dictionary(
-    kernels: Mapping[str, Any] | Sequence[Any], ard: bool | str, n_features: int
+    kernels: Mapping[str, Any] | Sequence[Any],
+    ard: bool | str,
+    n_features: int,
+    columns: Columns | None = None,
 ) -> list[Entry]:
     """Entries for every kernel that was asked for; those that cannot be built carry the reason."""
     if isinstance(kernels, str) or not isinstance(kernels, Mapping | Sequence) or not len(kernels):
@@ -256,7 +273,7 @@ def dictionary(
     for key, given in pairs:
         label = None if key is None else str(key)
         try:
-            made = kernel_list([given], ard, n_features)
+            made = kernel_list([given], ard, n_features, columns)
         except InputError as error:
             if isinstance(given, str) or not hasattr(given, "forward"):
                 raise
@@ -370,12 +387,19 @@ def _common_scores(alive: list[Entry], selection: str) -> Array:
 
 
 def _table(entries: list[Entry], selection: str, y_scale: float) -> pd.DataFrame:
+    """One row a kernel; scores are means over the repetitions that every fitted kernel has."""
+    alive = [entry for entry in entries if entry.repeated is not None and not entry.failure]
+    everyone = np.array([_scores(entry.repeated, selection) for entry in alive if entry.repeated])
+    common = np.isfinite(everyone).all(0)
     rows = []
     for entry in entries:
         row: dict[str, Any] = {"kernel": entry.label}
         if entry.repeated is not None:
             scores = _scores(entry.repeated, selection)
-            scores = scores[np.isfinite(scores)]
+            use = np.isfinite(scores)
+            if not entry.failure and common.any():
+                use = common
+            scores = scores[use]
             several = scores.size > 1
             row |= {
                 "score": scores.mean() if scores.size else np.nan,

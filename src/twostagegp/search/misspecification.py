@@ -8,6 +8,7 @@ repetitions on subsamples, rejected below :math:`1 - \delta`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +35,7 @@ from twostagegp.search.options import (
 )
 from twostagegp.search.repetitions import Repeated, Repetitions, Settings, penalties_of
 
-__all__ = ["MisspecificationCheck", "check_misspecification"]
+__all__ = ["MisspecificationCheck", "check_misspecification", "order_of_causes"]
 
 Array = NDArray[np.float64]
 
@@ -42,8 +43,8 @@ Array = NDArray[np.float64]
 #: tailed or unequal, while unequal or heavy-tailed noise leaves these alone: they are named first.
 _STRUCTURE = ("too smooth", "too rough", "trend left over")
 _ADVICE = {
-    "too smooth": "the kernel is too smooth for the data; try a rougher one (matern32, matern12)",
-    "too rough": "the kernel is too rough for the data; try a smoother one (matern52, rbf)",
+    "too smooth": "the kernel is too smooth for the data",
+    "too rough": "the kernel is too rough for the data",
     "noise not constant": (
         "the noise is not constant: it changes with the inputs or with the level of the target; "
         "transform the target, or model the noise"
@@ -51,6 +52,28 @@ _ADVICE = {
     "heavy tails": "the noise has heavier tails than a Gaussian; look for outliers",
     "trend left over": "a trend is left over that a zero-mean process does not explain; model it",
 }
+#: From rough to smooth.
+_LADDER = ("matern12", "matern32", "matern52", "rbf")
+_AT_THE_END = {
+    "too smooth": "; look for jumps",
+    "too rough": "; look for outliers, which pass for roughness",
+}
+
+
+def _advice(cause: str, kernel: str) -> str:
+    """What a cause means for this kernel, with the kernels to try instead."""
+    if cause not in _AT_THE_END:
+        return _ADVICE[cause]
+    name = kernel.removesuffix("-ard")
+    place = _LADDER.index(name) if name in _LADDER else None
+    if name == "laplacian":
+        place = 0
+    if place is None:
+        others: tuple[str, ...] = ("matern12",) if cause == "too smooth" else ("rbf",)
+    else:
+        others = _LADDER[:place][::-1] if cause == "too smooth" else _LADDER[place + 1 :]
+    hint = f"; try {' or '.join(others[:2])}" if others else _AT_THE_END[cause]
+    return _ADVICE[cause] + hint
 
 
 @dataclass(frozen=True)
@@ -109,7 +132,7 @@ class MisspecificationCheck:
             return "this test does not say what is wrong; test='bootstrap' does"
         if not self.named:
             return "nothing speaks against the model"
-        return "; ".join(_ADVICE[cause] for cause in self.named)
+        return "; ".join(_advice(cause, self.kernel) for cause in self.named)
 
     def __str__(self) -> str:
         verdict = "rejected" if self.rejected else "not rejected"
@@ -228,7 +251,7 @@ def check_misspecification(
         data, rng = prepare_table(
             X, y, sample_weight, noise_floor, n_repeats, subsample, device, random_state
         )
-        used = make_kernel(kernel, data.rows.X.shape[1], ard)
+        used = make_kernel(kernel, data.rows.X.shape[1], ard, data.columns)
         sampled = sampling_of(sampling, "fps" if test == "ratio" else "random")
         if test == "bootstrap":
             return _bootstrap(data, used, subsample, n_repeats, sampled, delta, noise_floor, rng)
@@ -322,7 +345,12 @@ def _bootstrap(
     noise_floor: float,
     rng: np.random.Generator,
 ) -> MisspecificationCheck:
-    rows = data.rows
+    if n_repeats + 1 < 1.0 / delta:
+        raise InputError(
+            f"n_repeats={n_repeats} simulations cannot give a p-value of delta={delta:g} or less; "
+            f"use at least {math.ceil(1.0 / delta) - 1}."
+        )
+    rows = data.rows.counting_copies_once()
     index = draw_subsamples(rows.X.cpu().numpy(), subsample, 1, sampling, rng)
     where = torch.as_tensor(index, device=rows.X.device)
     problem = ProblemBatch.of(

@@ -52,7 +52,8 @@ def check_share(name: str, value: Any) -> None:
 
 def check_positive(name: str, value: Any, hint: str) -> None:
     """Raise an InputError for what is not a positive, finite number."""
-    if not (isinstance(value, Real) and 0.0 < float(value) < math.inf):
+    number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+    if not (number and 0.0 < float(value) < math.inf):
         raise InputError(f"{name}={value!r} must be a positive number; {hint}.")
 
 
@@ -99,9 +100,12 @@ def prepare_table(
         raise InputError(
             f"X has {len(data.rows)} distinct rows; at least {FEWEST_ROWS} are needed."
         )
+    if isinstance(random_state, np.random.RandomState):
+        random_state = int(random_state.randint(2**31 - 1))
     try:
         return data, np.random.default_rng(random_state)
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"random_state={random_state!r}: use an integer, a numpy Generator or None."
+            f"random_state={random_state!r}: use an integer, a numpy Generator or RandomState, or "
+            "None."
         ) from error

@@ -96,12 +96,12 @@ def bound_beta(block: Block, B: Tensor | float, delta: float, printed: bool) -> 
     r"""Return :math:`\beta_n` of every problem, shape (b,)."""
     n = block.t.shape[1]
     sd = block.noise.sqrt()
-    if not printed:
-        a, L, factor = block.noise, block.L, torch.ones_like(sd)
-    else:
+    a, factor = (sd, 1.0 / sd) if printed else (block.noise, torch.ones_like(sd))
+    L = block.L
+    if printed or block.extras is not None:
         shifted = block.K.clone()
-        shifted.diagonal(dim1=-2, dim2=-1).add_(sd[:, None])
-        a, L, factor = sd, batch_cholesky(shifted)[0], 1.0 / sd
+        shifted.diagonal(dim1=-2, dim2=-1).add_(a[:, None])
+        L = batch_cholesky(shifted)[0]
     logdet = 2.0 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     logdet = logdet + n * (a.clamp(min=1.0) / a).log()
     return B + factor * (logdet - 2.0 * math.log(delta)).clamp(min=0.0).sqrt()

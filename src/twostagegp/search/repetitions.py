@@ -30,7 +30,16 @@ from twostagegp.rows import Rows
 from twostagegp.sampling import draw_subsamples
 from twostagegp.search.paper_tests import bound_beta, error_ratio, passes_bound, rkhs_norm
 
-__all__ = ["PAPER_PENALTIES", "Repeated", "Repetitions", "Settings", "penalties_of"]
+__all__ = [
+    "FEWEST_ROWS",
+    "PAPER_PENALTIES",
+    "TRAIN_SHARE",
+    "Model",
+    "Repeated",
+    "Repetitions",
+    "Settings",
+    "penalties_of",
+]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -162,6 +171,7 @@ class Repetitions:
                 f"{n} distinct rows are too few to train on some and look at others; at least "
                 f"{FEWEST_ROWS} are needed."
             )
+        self.rows = self.rows.counting_copies_once()
         self.size = min(self.size, n)
         self.index = np.empty((0, self.size), dtype=np.int64)
         self._table = self.rows.X.cpu().numpy().astype(np.float64)

@@ -30,7 +30,8 @@ def search_stage(
 ) -> KernelSearch | None:
     """Choose by the ratio test; None where there is nothing to choose or too little to test on.
 
-    The target of ``rows`` may have any size: residuals are brought to unit size first.
+    The target of ``rows`` may have any size: residuals are brought to unit size first, and the
+    noise floor with them.
     """
     if len(kernels) < 2 or len(rows) < FEWEST_ROWS:
         return None
@@ -41,7 +42,7 @@ def search_stage(
     return run_search(
         unit,
         [Entry(kernel.label, kernel, kernel) for kernel in kernels],
-        Settings(model=model, penalties=penalties, noise_floor=noise_floor),
+        Settings(model=model, penalties=penalties, noise_floor=min(noise_floor / size**2, 0.1)),
         selection="misspecification",
         n_repeats=_REPEATS,
         subsample=_SUBSAMPLE,
