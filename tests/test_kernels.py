@@ -13,6 +13,7 @@ from twostagegp.errors import InputError
 from twostagegp.gpytorch_kernels import LaplacianKernel
 from twostagegp.kernels import (
     KERNELS,
+    Columns,
     NamedKernel,
     WrappedKernel,
     inverse_lengthscale_shares,
@@ -392,6 +393,65 @@ def test_labels_of_sums_and_products():
 def test_wrong_ard_num_dims_is_named(columns):
     with pytest.raises(InputError, match=f"RBFKernel.* on {columns} input columns.*ard_num_dims"):
         make_kernel(gk.RBFKernel(ard_num_dims=5), columns)
+
+
+def test_inputs_are_put_into_their_places():
+    table = Columns((1, 3), 5).expand(inputs(4, 2))
+    assert table.shape == (4, 5)
+    torch.testing.assert_close(table[:, [1, 3]], inputs(4, 2))
+    assert not table[:, [0, 2, 4]].any()
+
+
+@pytest.mark.parametrize(
+    ("module", "narrow"),
+    [
+        (lambda: gk.RBFKernel(active_dims=[3]), lambda: gk.RBFKernel(active_dims=[1])),
+        (
+            lambda: gk.RBFKernel(active_dims=[1]) * gk.MaternKernel(active_dims=[3]),
+            lambda: gk.RBFKernel(active_dims=[0]) * gk.MaternKernel(active_dims=[1]),
+        ),
+        (
+            lambda: gk.MaternKernel(nu=1.5, ard_num_dims=2, active_dims=[1, 3]),
+            lambda: gk.MaternKernel(nu=1.5, ard_num_dims=2),
+        ),
+        (gk.LinearKernel, gk.LinearKernel),
+    ],
+    ids=["one column", "a product", "ard", "all columns"],
+)
+def test_a_kernel_object_counts_the_columns_of_the_users_table(module, narrow):
+    X, Z = inputs(5, 2), inputs(3, 2, seed=4)
+    placed = make_kernel(module(), 2, columns=Columns((1, 3), 5))
+    plain = make_kernel(narrow(), 2)
+    theta, W = some_theta(plain), symmetric(5)
+    assert placed.size == plain.size
+    torch.testing.assert_close(placed.cross(X, Z, theta), plain.cross(X, Z, theta))
+    torch.testing.assert_close(placed.diagonal(X, theta), plain.diagonal(X, theta))
+    gradients = []
+    for kernel in (placed, plain):
+        K, saved = kernel.evaluate(X, theta)
+        gradients.append(kernel.gradient(X, theta, K, saved, W))
+    np.testing.assert_allclose(*gradients)
+
+
+def test_lengthscales_are_those_of_the_columns_in_use():
+    kernel = make_kernel(gk.RBFKernel(ard_num_dims=5), 2, columns=Columns((1, 3), 5))
+    module = kernel.to_gpytorch(kernel.start())
+    module.base_kernel.lengthscale = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
+    kernel = make_kernel(module, 2, columns=Columns((1, 3), 5))
+    np.testing.assert_allclose(kernel.lengthscales(kernel.start()), [2.0, 4.0], rtol=1e-6)
+
+
+def test_ard_num_dims_of_the_columns_in_use_is_refused():
+    with pytest.raises(InputError, match="ard_num_dims"):
+        make_kernel(gk.RBFKernel(ard_num_dims=2), 2, columns=Columns((1, 3), 5))
+
+
+def test_named_kernels_need_no_places():
+    kernel = make_kernel("rbf", 2, True, Columns((1, 3), 5))
+    torch.testing.assert_close(
+        kernel.cross(inputs(4, 2), inputs(3, 2), kernel.start()),
+        NamedKernel("rbf", 2, True).cross(inputs(4, 2), inputs(3, 2), kernel.start()),
+    )
 
 
 def test_a_batch_shape_is_refused():

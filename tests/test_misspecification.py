@@ -1,5 +1,6 @@
 """The paper's tests, the evidence and the bootstrap against literal formulas; level and power."""
 
+import itertools
 import math
 
 import gpytorch
@@ -20,7 +21,7 @@ from twostagegp.search import evidence as evidence_module
 from twostagegp.search import repetitions as repetitions_module
 from twostagegp.search.bootstrap import _draw, adjusted_p_values, simulate_and_refit
 from twostagegp.search.evidence import CAUSES, evidence, smoothness_score
-from twostagegp.search.misspecification import _ADVICE
+from twostagegp.search.misspecification import _advice
 from twostagegp.search.paper_tests import bound_beta, error_ratio, passes_bound, rkhs_norm
 from twostagegp.search.repetitions import PAPER_PENALTIES, Repetitions, Settings
 
@@ -30,20 +31,20 @@ B, N, M = 3, 14, 5
 class Trained:
     """A few problems at some parameters, with test rows, in torch and in numpy."""
 
-    def __init__(self, kernel="matern32", noise=0.2, seed=0, extras=False):
+    def __init__(self, kernel="matern32", noise=0.2, seed=0, extras=False, n=N, d=2):
         rng = np.random.default_rng(seed)
-        self.kernel = NamedKernel(kernel, 2)
-        self.X, self.Z = rng.normal(size=(B, N, 2)), rng.normal(size=(B, M, 2))
-        self.t, self.y = rng.normal(size=(B, N)), rng.normal(size=(B, M))
+        self.kernel = NamedKernel(kernel, d)
+        self.X, self.Z = rng.normal(size=(B, n, d)), rng.normal(size=(B, M, d))
+        self.t, self.y = rng.normal(size=(B, n)), rng.normal(size=(B, M))
         self.noise = noise * np.array([0.5, 1.0, 4.0])
         shift = rng.normal(scale=0.3, size=(B, self.kernel.size))
         self.theta = self.kernel.start() + shift
         self.parameters = np.column_stack([self.theta, np.log(self.noise)])
-        self.s = np.repeat(self.noise[:, None], N, 1)
+        self.s = np.repeat(self.noise[:, None], n, 1)
         options = {}
         if extras:
-            weight, known = rng.choice([1.0, 3.0], (B, N)), rng.choice([0.0, 0.3], (B, N))
-            q = (weight - 1.0) * rng.chisquare(1, (B, N))
+            weight, known = rng.choice([1.0, 3.0], (B, n)), rng.choice([0.0, 0.3], (B, n))
+            q = (weight - 1.0) * rng.chisquare(1, (B, n))
             self.s = (self.s + known) / weight
             options = {"extras": Extras(*(torch.as_tensor(v) for v in (weight, q, known)))}
         X, t = torch.as_tensor(self.X), torch.as_tensor(self.t)
@@ -126,8 +127,10 @@ def literal_beta(K, noise, norm_bound, delta, printed):
 
 @pytest.mark.parametrize("printed", [False, True], ids=["corrected", "printed"])
 @pytest.mark.parametrize("noise", [1e-3, 0.2, 2.0])
-def test_beta_follows_from_determinants(noise, printed):
-    trained = Trained(noise=noise)
+@with_extras
+def test_beta_follows_from_determinants(noise, printed, extras):
+    # Also where rows have weights and known noise: the bound is stated for equal noise.
+    trained = Trained(noise=noise, extras=extras)
     found = bound_beta(trained.block, 1.7, 0.1, printed).numpy()
     for b in range(B):
         expected = literal_beta(trained.of(b)[0], trained.noise[b], 1.7, 0.1, printed)
@@ -342,8 +345,6 @@ def test_every_score_of_a_repetition_is_its_formula(rkhs_bound, extras):
         assert repeated.noise[r] == pytest.approx(math.sqrt(noise))
         ratio = literal_ratio(K, cross, s, t, y)
         assert repeated.ratio[r] == pytest.approx(np.mean(ratio <= 1.05))
-        if extras:
-            continue  # the bound is stated for equal noise
         norm_bound = {None: 0.0, 0.8: 0.8}.get(rkhs_bound, math.sqrt(t @ A @ K @ A @ t))
         for printed, found in ((False, repeated.bound[r]), (True, repeated.bound_printed[r])):
             beta = literal_beta(K, noise, norm_bound, 0.2, printed)
@@ -624,14 +625,39 @@ def test_evidence_of_a_problem_does_not_depend_on_its_neighbours():
 
 
 def test_a_column_that_is_a_multiple_of_another_does_not_break_the_evidence():
-    trained = Trained()
+    trained = Trained(n=20)
     X = torch.as_tensor(trained.X)
     both = torch.cat([X, 2.0 * X], dim=2)
+    assert both.shape[2] <= 20 // 4
     trend = CAUSES.index("trend left over")
     np.testing.assert_allclose(
         evidence_of(trained, both)[:, trend], evidence_of(trained)[:, trend], rtol=1e-4
     )
     assert np.isfinite(evidence_of(trained, both)).all()
+
+
+@pytest.mark.parametrize(("n", "d", "used"), [(16, 4, True), (15, 4, False), (14, 9, False)])
+def test_more_columns_than_a_quarter_of_the_rows_are_left_out(n, d, used):
+    trained = Trained(n=n, d=d)
+    found = evidence_of(trained)
+    assert np.isfinite(found).all()
+    nothing = np.zeros((n, 0))
+    for b in range(B):
+        K, _, s, t, _ = trained.of(b)
+        X = trained.X[b] if used else nothing
+        H = linear(X)
+        assert found[b, 0] == pytest.approx(literal_smoothness(K, s, t, H)[0], rel=1e-5)
+        without = likelihood_terms(K, s, t, np.zeros_like(H))
+        gain = max(without - likelihood_terms(a * K, s, t, H) for a in (1.0, 0.3, 0.1))
+        assert found[b, 4] == pytest.approx(gain ** (1 / 3), rel=1e-5)
+        z = loo_scores(K, s, t)
+        m = K @ np.linalg.solve(K + np.diag(s), t)
+        squared = (X**2).sum(1)[:, None] if used else nothing
+        h = np.column_stack([np.ones(n), X, squared, m, m**2])
+        fitted = h @ np.linalg.lstsq(h, np.abs(z), rcond=None)[0]
+        size = np.abs(z)
+        share = 1.0 - ((size - fitted) ** 2).sum() / ((size - size.mean()) ** 2).sum()
+        assert found[b, 2] == pytest.approx((n * share) ** (1 / 3), rel=1e-4)
 
 
 def test_a_steep_line_is_evidence_for_a_trend():
@@ -702,24 +728,102 @@ def test_ties_and_constant_statistics_do_not_reject():
     assert np.isfinite(z).all()
 
 
+def test_simulations_that_cannot_be_measured_are_dropped():
+    rng = np.random.default_rng(0)
+    observed, simulated = rng.normal(size=3), rng.normal(size=(30, 3))
+    broken = simulated.copy()
+    broken[[2, 11, 12], [0, 1, 2]] = math.nan, math.inf, -math.inf
+    p, z = adjusted_p_values(observed, broken)
+    expected_p, expected_z = adjusted_p_values(observed, np.delete(simulated, [2, 11, 12], axis=0))
+    np.testing.assert_array_equal(p, expected_p)
+    np.testing.assert_array_equal(z, expected_z)
+    assert len(z) == 28
+
+
+def test_without_any_simulation_nothing_is_rejected():
+    p, z = adjusted_p_values(np.array([9.0, 9.0]), np.full((5, 2), math.nan))
+    np.testing.assert_array_equal(p, 1.0)
+    assert z.shape == (1, 2)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_cannot_be_measured_in_the_data_is_no_evidence_and_leaves_the_others(value):
+    rng = np.random.default_rng(0)
+    observed, simulated = np.array([value, 5.0, -1.0]), rng.normal(size=(39, 3))
+    p, z = adjusted_p_values(observed, simulated)
+    assert p[0] == 1.0
+    assert p[1] == 1 / 40
+    assert p[2] > 0.5
+    assert np.isfinite(z).all()
+    others, expected = adjusted_p_values(observed[1:], simulated[:, 1:])
+    np.testing.assert_allclose(z[:, 1:], expected)
+    assert (p[1:] >= others).all()  # looked at together with one cause more
+
+
 def one_problem(n=25, extras=False):
     rows = table(n=n, d=1, extras=extras)
     found = Extras(rows.c[None], rows.q[None], rows.extra[None]) if extras else None
     return ProblemBatch.of(NamedKernel("rbf", 1), rows.X[None], rows.t[None], extras=found)
 
 
+def raw_draws(problem, parameters, count, seed):
+    """Draws from the fitted model before they are standardised, with the same random numbers."""
+    K = problem.kernel.evaluate(problem.X[0], parameters[0, :-1])[0].numpy()
+    noise = np.full(len(K), math.exp(parameters[0, -1]))
+    if problem.extras is not None:
+        noise = (noise + problem.extras.known[0].numpy()) / problem.extras.c[0].numpy()
+    white = np.random.default_rng(seed).normal(size=(count, len(K)))
+    return white @ np.linalg.cholesky(K + np.diag(noise)).T, K + np.diag(noise)
+
+
+def moments_of(t, c, q):
+    """Mean and variance of all copies, one a row of t."""
+    mean = np.average(t, weights=c, axis=1)
+    squares = (c * (t - mean[:, None]) ** 2).sum(1) + q.sum(-1)
+    return mean, squares / c.sum()
+
+
 @with_extras
-def test_draws_have_the_covariance_of_the_fitted_model(extras):
+def test_draws_have_the_mean_and_variance_of_the_data(extras):
+    problem = one_problem(n=8, extras=extras)
+    draws, spreads = _draw(problem, problem.starts(), 200, np.random.default_rng(0))
+    assert (spreads is None) == (not extras)
+    c = problem.extras.c[0].numpy() if extras else np.ones(8)
+    q = problem.extras.q.numpy() if extras else np.zeros((1, 8))
+    mean, variance = moments_of(problem.t.numpy(), c, q)
+    means, variances = moments_of(
+        draws.numpy(), c, spreads.numpy() if extras else np.zeros((200, 8))
+    )
+    np.testing.assert_allclose(means, mean[0], atol=1e-12)
+    np.testing.assert_allclose(variances, variance[0], rtol=1e-10)
+    assert abs(mean[0]) > 0.01  # a subsample has a mean of its own
+
+
+@with_extras
+def test_draws_are_those_of_the_fitted_model_up_to_location_and_size(extras):
     problem = one_problem(n=8, extras=extras)
     parameters = problem.starts()
-    draws, spreads = _draw(problem, parameters, 40_000, np.random.default_rng(0))
-    assert (spreads is None) == (not extras)
-    draws = draws.numpy()
-    K = problem.kernel.evaluate(problem.X[0], parameters[0, :-1])[0].numpy()
-    noise = np.full(8, math.exp(parameters[0, -1]))
-    if extras:
-        noise = (noise + problem.extras.known[0].numpy()) / problem.extras.c[0].numpy()
-    np.testing.assert_allclose(draws.T @ draws / len(draws), K + np.diag(noise), atol=0.05)
+    draws = _draw(problem, parameters, 40_000, np.random.default_rng(0))[0].numpy()
+    raw, covariance = raw_draws(problem, parameters, 40_000, 0)
+    np.testing.assert_allclose(raw.T @ raw / len(raw), covariance, atol=0.05)
+    c = problem.extras.c[0].numpy() if extras else np.ones(8)
+    centred, own = (x - np.average(x, weights=c, axis=1)[:, None] for x in (draws, raw))
+    scale = np.linalg.norm(centred, axis=1) / np.linalg.norm(own, axis=1)
+    np.testing.assert_allclose(centred, scale[:, None] * own, atol=1e-9)
+
+
+def test_draws_of_many_rows_have_the_covariance_of_the_fitted_model():
+    """Where rows are many, standardising changes little: short lengthscale, unit variance."""
+    n = 200
+    X = torch.linspace(-3, 3, n, dtype=torch.float64)[None, :, None]
+    rng = np.random.default_rng(0)
+    parameters = np.log([[0.05, 0.8, 0.2]])
+    K = NamedKernel("rbf", 1).evaluate(X[0], parameters[0, :-1])[0].numpy() + 0.2 * np.eye(n)
+    t = np.linalg.cholesky(K) @ rng.normal(size=n)
+    t = (t - t.mean()) / t.std()
+    problem = ProblemBatch.of(NamedKernel("rbf", 1), X, torch.as_tensor(t)[None])
+    draws = _draw(problem, parameters, 20_000, rng)[0].numpy()
+    np.testing.assert_allclose(draws.T @ draws / len(draws), K, atol=0.1)
 
 
 def test_spreads_are_those_of_copies_and_independent_of_their_means():
@@ -731,16 +835,19 @@ def test_spreads_are_those_of_copies_and_independent_of_their_means():
     parameters = problem.starts()
     draws, spreads = _draw(problem, parameters, 40_000, np.random.default_rng(0))
     assert draws.shape == spreads.shape == (40_000, 12)
+    # Undo the size to which each draw was brought, spreads with their means.
+    raw, _ = raw_draws(problem, parameters, 40_000, 0)
+    scale = np.ptp(draws.numpy(), axis=1) / np.ptp(raw, axis=1)
+    spreads = spreads.numpy() / scale[:, None] ** 2
     s = math.exp(parameters[0, -1]) + known.numpy()
     free = np.maximum(c.numpy() - 1.0, 0.0)
-    spreads = spreads.numpy()
     # Chi-squared variables: mean s (c - 1), variance 2 s^2 (c - 1); five standard errors.
     error = s * np.sqrt(2.0 * free / len(spreads))
     assert (np.abs(spreads.mean(0) - s * free) <= 5.0 * error).all()
     np.testing.assert_allclose(spreads.var(0), 2.0 * s**2 * free, rtol=0.1)
     assert (spreads[:, free == 0.0] == 0.0).all()
     moving = free > 0.0
-    both = np.corrcoef(draws[:, moving].numpy() ** 2, spreads[:, moving], rowvar=False)
+    both = np.corrcoef(raw[:, moving] ** 2, spreads[:, moving], rowvar=False)
     count = int(moving.sum())
     assert np.abs(both[:count, count:]).max() < 0.03
 
@@ -843,7 +950,7 @@ def test_a_gross_violation_is_rejected_and_named_first(how):
     check = check_misspecification(X, y, kernel, n_repeats=39, random_state=0)
     assert check.rejected
     assert check.named[0] == how
-    assert check.diagnosis.startswith(_ADVICE[how])
+    assert check.diagnosis.startswith(_advice(how, kernel))
 
 
 # --- the result of the bootstrap -----------------------------------------------------------------
@@ -881,10 +988,40 @@ def test_p_values_follow_from_the_simulations(bootstrap_check):
 
 
 def test_the_diagnosis_is_in_words(bootstrap_check, harmless_check):
-    assert "try a rougher one" in bootstrap_check.diagnosis
+    assert "too smooth for the data; try matern52 or matern32" in bootstrap_check.diagnosis
     assert harmless_check.diagnosis == "nothing speaks against the model"
     assert "rbf: rejected (p = 0.025)" in str(bootstrap_check)
     assert "not rejected" in str(harmless_check)
+
+
+@pytest.mark.parametrize(
+    ("cause", "kernel", "hint"),
+    [
+        ("too smooth", "rbf", "; try matern52 or matern32"),
+        ("too smooth", "rbf-ard", "; try matern52 or matern32"),
+        ("too smooth", "matern52", "; try matern32 or matern12"),
+        ("too smooth", "matern32", "; try matern12"),
+        ("too smooth", "matern12", "; look for jumps"),
+        ("too smooth", "laplacian", "; look for jumps"),
+        ("too smooth", "laplacian-ard", "; look for jumps"),
+        ("too smooth", "RBFKernel", "; try matern12"),
+        ("too rough", "matern12", "; try matern32 or matern52"),
+        ("too rough", "laplacian", "; try matern32 or matern52"),
+        ("too rough", "matern32-ard", "; try matern52 or rbf"),
+        ("too rough", "matern52", "; try rbf"),
+        ("too rough", "rbf", "; look for outliers, which pass for roughness"),
+        ("too rough", "rq", "; try rbf"),
+    ],
+)
+def test_the_advice_names_kernels_on_the_right_side_of_the_tested_one(cause, kernel, hint):
+    assert _advice(cause, kernel) == f"the kernel is {cause} for the data{hint}"
+
+
+@pytest.mark.parametrize("cause", ["noise not constant", "heavy tails", "trend left over"])
+def test_advice_that_is_not_about_smoothness_is_the_same_for_every_kernel(cause):
+    texts = {_advice(cause, kernel) for kernel in ("rbf", "matern12", "laplacian", "mine")}
+    assert len(texts) == 1
+    assert "matern" not in texts.pop()
 
 
 def test_the_number_of_rows_is_noted(bootstrap_check, harmless_check):
@@ -913,14 +1050,68 @@ def test_units_and_sign_of_the_target_do_not_matter_to_the_bootstrap(harmless_ch
 
 
 def test_weights_are_counts():
+    # Every input twice with different targets, so that counts matter.
+    rng = np.random.default_rng(0)
     X, y = smooth_data(n=30)
-    weight = np.random.default_rng(0).integers(0, 3, size=30)
-    copies = np.repeat(np.arange(30), weight)
-    options = {"n_repeats": 9, "random_state": 0}
+    X, y = np.tile(X, (2, 1)), np.r_[y, y + 0.3 * rng.normal(size=30)]
+    weight = rng.integers(0, 3, size=60)
+    copies = np.repeat(np.arange(60), weight)
+    options = {"n_repeats": 19, "random_state": 0}
     weighted = check_misspecification(X, y, "rbf", sample_weight=weight, **options)
     repeated = check_misspecification(X[copies], y[copies], "rbf", **options)
     pd.testing.assert_frame_equal(weighted.causes, repeated.causes)
     assert weighted.noise == pytest.approx(repeated.noise)
+    once = check_misspecification(X[weight > 0], y[weight > 0], "rbf", **options)
+    assert weighted.noise != pytest.approx(once.noise, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"test": "bootstrap"},
+        {"test": "ratio"},
+        {"test": "ratio", "model": "krr"},
+        {"test": "bound"},
+    ],
+    ids=str,
+)
+def test_exact_copies_count_once(options):
+    X, y = smooth_data(n=40)
+    options = {"n_repeats": 19, "random_state": 0, **options}
+    single = check_misspecification(X, y, "rbf", **options)
+    double = check_misspecification(np.tile(X, (2, 1)), np.tile(y, 2), "rbf", **options)
+    weighted = check_misspecification(X, y, "rbf", sample_weight=np.full(40, 3.0), **options)
+    for other in (double, weighted):
+        np.testing.assert_allclose(other.per_repeat, single.per_repeat, atol=1e-5)
+        assert other.noise == pytest.approx(single.noise, rel=1e-6)
+        assert other.rejected == single.rejected
+
+
+def test_copies_are_rows_of_weight_above_one_without_spread():
+    c = torch.tensor([1.0, 2.0, 2.0, 0.5, 7.5], dtype=torch.float64)
+    q = torch.tensor([0.0, 0.0, 0.3, 0.0, 1e-25], dtype=torch.float64)
+    zero = torch.zeros(5, dtype=torch.float64)
+    rows = Rows(zero[:, None], zero, c, q, zero)
+    once = rows.counting_copies_once()
+    assert once.c.tolist() == [1.0, 1.0, 2.0, 0.5, 1.0]
+    assert once.q is rows.q
+    assert rows.c.tolist() == c.tolist()  # not changed in place
+
+
+@pytest.mark.parametrize(
+    ("delta", "needed"), [(0.05, 19), (0.01, 99), (0.1, 9), (0.07, 14), (0.15, 6), (1 / 3, 2)]
+)
+def test_too_few_simulations_for_the_level_are_refused(delta, needed, monkeypatch):
+    X, y = smooth_data(n=12)
+    options = {"delta": delta, "random_state": 0}
+    if needed > 2:
+        message = rf"n_repeats={needed - 1} .*delta={delta:g} or less; use at least {needed}\."
+        with pytest.raises(InputError, match=message):
+            check_misspecification(X, y, n_repeats=needed - 1, **options)
+    check = check_misspecification(X, y, n_repeats=needed, **options)
+    assert 1.0 / (len(check.per_repeat) + 1) <= delta
+    # The paper's tests need no such number.
+    check_misspecification(X, y, test="ratio", n_repeats=2, **options)
 
 
 @pytest.mark.parametrize("test", ["bootstrap", "ratio", "bound"])
@@ -928,15 +1119,58 @@ def test_a_gpytorch_kernel_is_tested_too(test):
     module = gpytorch.kernels.RBFKernel() + gpytorch.kernels.LinearKernel()
     state = {name: value.clone() for name, value in module.state_dict().items()}
     X, y = smooth_data(n=40)
-    check = check_misspecification(X, y, module, test=test, n_repeats=3, random_state=0)
+    check = check_misspecification(X, y, module, test=test, delta=0.25, n_repeats=3, random_state=0)
     assert check.kernel == "(RBFKernel + LinearKernel)"
     assert check.noise == pytest.approx(0.2, rel=0.5)
     assert all(torch.equal(state[name], value) for name, value in module.state_dict().items())
 
 
+@pytest.mark.parametrize("test", ["bootstrap", "ratio"])
+def test_active_dims_count_the_columns_of_the_users_table(test):
+    rng = np.random.default_rng(0)
+    signal, noise = rng.uniform(-3, 3, size=(2, 60))
+    y = np.sin(2 * signal) + 0.2 * rng.normal(size=60)
+    wide = np.column_stack([np.ones(60), signal, noise])
+    options = {"test": test, "n_repeats": 19, "random_state": 0}
+    kernel = gpytorch.kernels.RBFKernel
+    found = check_misspecification(wide, y, kernel(active_dims=[1]), **options)
+    expected = check_misspecification(wide[:, 1:], y, kernel(active_dims=[0]), **options)
+    pd.testing.assert_frame_equal(found.per_repeat, expected.per_repeat)
+    assert found.noise == pytest.approx(expected.noise)
+    assert found.noise == pytest.approx(0.2, rel=0.4)
+    other = check_misspecification(wide, y, kernel(active_dims=[2]), **options)
+    assert other.noise != pytest.approx(found.noise, rel=0.3)
+    assert check_misspecification(wide, y, kernel(ard_num_dims=3), **options).noise < 0.4
+
+
+def test_a_random_state_of_numpy_is_taken():
+    X, y = smooth_data(n=30)
+    checks = [
+        check_misspecification(
+            X, y, test="ratio", n_repeats=3, random_state=np.random.RandomState(seed)
+        )
+        for seed in (0, 0, 1)
+    ]
+    pd.testing.assert_frame_equal(checks[0].per_repeat, checks[1].per_repeat)
+    assert not checks[0].per_repeat.equals(checks[2].per_repeat)
+
+
+@pytest.mark.parametrize("shape", ["wide", "factorial"])
+def test_regressors_that_vanish_do_not_break_the_bootstrap(shape):
+    """More columns than a quarter of the rows; and rows that all have the same length."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20, 6))
+    if shape == "factorial":
+        X = np.array(list(itertools.product([-1.0, 1.0], repeat=5)))
+    y = X[:, 0] + 0.1 * rng.normal(size=len(X))
+    check = check_misspecification(X, y, "rbf", n_repeats=19, random_state=0)
+    assert np.isfinite(check.causes).all(axis=None)
+    assert len(check.per_repeat) == 19
+
+
 def test_a_data_frame_and_a_series_are_taken():
     X, y = smooth_data(n=30)
-    options = {"n_repeats": 5, "random_state": 0}
+    options = {"n_repeats": 5, "delta": 0.2, "random_state": 0}
     frame = check_misspecification(pd.DataFrame(X, columns=["a"]), pd.Series(y), **options)
     plain = check_misspecification(X, y, **options)
     pd.testing.assert_frame_equal(frame.causes, plain.causes)
@@ -969,9 +1203,10 @@ def test_the_shares_that_decide_are_drawn(options):
 @pytest.mark.parametrize("test", ["bootstrap", "ratio"])
 def test_progress_is_shown_where_it_is_asked_for(test, capsys):
     X, y = smooth_data(n=30)
-    check_misspecification(X, y, test=test, n_repeats=3, random_state=0)
+    options = {"test": test, "delta": 0.25, "n_repeats": 3, "random_state": 0}
+    check_misspecification(X, y, **options)
     assert capsys.readouterr().err == ""
-    check_misspecification(X, y, test=test, n_repeats=3, random_state=0, verbose=1)
+    check_misspecification(X, y, **options, verbose=1)
     assert f"{test} test of rbf: 3" in capsys.readouterr().err
 
 
@@ -998,6 +1233,10 @@ def with_nan(values, row):
         ({"threshold": math.inf}, "threshold=inf"),
         ({"threshold": "wide"}, "threshold='wide' must be a positive number"),
         ({"threshold": None}, "threshold=None"),
+        ({"threshold": True}, "threshold=True must be a positive number"),
+        ({"threshold": np.bool_(True)}, "threshold=.*True.* must be a positive number"),
+        ({"rkhs_bound": True}, "rkhs_bound=True"),
+        ({"n_repeats": 18}, "n_repeats=18 simulations .*; use at least 19"),
         ({"rkhs_bound": "guess"}, "rkhs_bound='guess'"),
         ({"rkhs_bound": -2.0}, "rkhs_bound=-2.0"),
         ({"rkhs_bound": math.nan}, "rkhs_bound=nan"),
@@ -1068,5 +1307,5 @@ class Hopeless(gpytorch.kernels.Kernel):
 def test_a_kernel_that_cannot_be_fitted_is_refused(test):
     X, y = smooth_data(n=30)
     with pytest.raises(NotFittableError, match="Hopeless"):
-        check_misspecification(X, y, Hopeless(), test=test, n_repeats=3, random_state=0)
+        check_misspecification(X, y, Hopeless(), test=test, delta=0.25, n_repeats=3, random_state=0)
     assert issubclass(NotFittableError, TwoStageGPError)

@@ -3,6 +3,7 @@
 import logging
 import math
 import threading
+from dataclasses import replace
 
 import gpytorch
 import numpy as np
@@ -89,6 +90,18 @@ def test_one_lengthscale_a_column_wins_where_a_column_does_not_matter():
     assert list(result.table.index) == ["rbf-ard", "rbf"]
     assert (result.best, result.best_label) == ("rbf", "rbf-ard")
     assert result.best_entry.kernel.ard
+    assert result.best_ard is True
+
+
+@pytest.mark.parametrize("ard", [False, True])
+def test_whether_the_winner_has_one_lengthscale_a_column_is_said(ard):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, size=(40, 2))
+    y = np.sin(3 * X[:, 0]) + 0.1 * rng.normal(size=40)
+    result = search((X, y), {"mine-ard": "rbf"}, ard=ard, n_repeats=3)
+    assert result.best_ard is ard  # whatever its label
+    module = gpytorch.kernels.RBFKernel(ard_num_dims=2)
+    assert search((X, y), [module], ard=ard, n_repeats=3).best_ard is False
 
 
 def test_one_column_has_one_form_only():
@@ -190,6 +203,37 @@ def test_sums_and_products_take_part_and_are_not_changed():
     assert (result.table["failure"] == "").all()
     assert (result.table["repeats"] == 2).all()
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+
+
+def with_a_constant_column(n=70, seed=0):
+    """A column of ones, the signal, and one that does not matter."""
+    rng = np.random.default_rng(seed)
+    signal, noise = rng.uniform(-2, 2, size=(2, n))
+    X = np.column_stack([np.ones(n), signal, noise])
+    return X, np.sin(3 * signal) + 0.1 * rng.normal(size=n)
+
+
+def test_active_dims_count_the_columns_of_the_users_table():
+    X, y = with_a_constant_column()
+    kernel = gpytorch.kernels.RBFKernel
+    wide = search((X, y), {k: kernel(active_dims=[k]) for k in (1, 2)}, n_repeats=4)
+    narrow = search((X[:, 1:], y), {k + 1: kernel(active_dims=[k]) for k in (0, 1)}, n_repeats=4)
+    assert wide.best_label == "1"
+    assert_same(wide, narrow, rtol=1e-10)
+    assert wide.table.loc["1", "noise"] < 0.2
+    assert wide.table.loc["2", "noise"] > 0.4
+
+
+def test_ard_num_dims_counts_the_columns_of_the_users_table():
+    X, y = with_a_constant_column()
+    kernels = [gpytorch.kernels.RBFKernel(ard_num_dims=3)]
+    wide = search((X, y), kernels, n_repeats=4)
+    narrow = search((X[:, 1:], y), [gpytorch.kernels.RBFKernel(ard_num_dims=2)], n_repeats=4)
+    assert (wide.table["failure"] == "").all()
+    np.testing.assert_allclose(wide.table["score"], narrow.table["score"], atol=1e-3)
+    # Two would be right for the columns that vary, but not for the table.
+    wrong = {"wrong": gpytorch.kernels.RBFKernel(ard_num_dims=2), "rbf": "rbf"}
+    assert "ard_num_dims" in search((X, y), wrong, n_repeats=2).table.loc["wrong", "failure"]
 
 
 # --- kernels that fail ---------------------------------------------------------------------------
@@ -298,6 +342,35 @@ def test_a_kernel_is_out_where_many_repetitions_cannot_be_fitted(monkeypatch):
     assert result.table.loc["matern12", "score"] == pytest.approx(kept.mean())
 
 
+def test_scores_are_means_over_the_repetitions_that_every_fitted_kernel_has(monkeypatch):
+    run = Repetitions.run
+
+    def one_missing(self, kernel, settings, first=0):
+        repeated = run(self, kernel, settings, first)
+        if kernel.label == "rbf":  # not fitted where the others have an easy subsample
+            for values in (repeated.loo, repeated.nll, repeated.ratio, repeated.heldout):
+                values[2] = math.nan
+        else:
+            repeated.loo[2] = -100.0
+        if kernel.label == "matern52":  # out, and so no reason to leave repetitions out
+            repeated.loo[:3] = repeated.ratio[:3] = math.nan
+        return repeated
+
+    monkeypatch.setattr(Repetitions, "run", one_missing)
+    result = search(kernels=("matern12", "rbf", "matern52"), n_repeats=8)
+    assert result.best == "rbf"
+    common = np.arange(8) != 2
+    for label in ("rbf", "matern12"):
+        scores = scores_of(result, label)[common]
+        assert result.table.loc[label, "score"] == pytest.approx(scores.mean())
+        spread = scores.std(ddof=1) / math.sqrt(7)
+        assert result.table.loc[label, "spread"] == pytest.approx(spread)
+        assert result.table.loc[label, "repeats"] == 8
+    assert result.table.index[-1] == "matern52"
+    own = scores_of(result, "matern52")[3:]
+    assert result.table.loc["matern52", "score"] == pytest.approx(own.mean())
+
+
 # --- early decision ------------------------------------------------------------------------------
 
 
@@ -390,6 +463,12 @@ def test_nothing_changes_after_the_last_repetition_or_with_one_kernel():
     assert probability_of_change(scores[:1], 100) == 0.0
 
 
+@pytest.mark.parametrize("r", [0, 1])
+def test_fewer_than_two_common_repetitions_decide_nothing(r):
+    assert probability_of_change(np.arange(2.0)[:, None] * np.ones((2, r)), 20) == 1.0
+    assert probability_of_change(np.ones((1, r)), 20) == 0.0
+
+
 def test_equal_scores_may_change_and_constant_gaps_cannot():
     equal = np.ones((2, 8))
     assert probability_of_change(equal, 20) == pytest.approx(0.5)
@@ -419,6 +498,18 @@ def test_a_generator_is_taken_for_a_seed():
     np.testing.assert_array_equal(search(random_state=rng).index, search().index)
 
 
+def test_a_random_state_of_numpy_is_taken():
+    first, again, other = (
+        search(random_state=np.random.RandomState(seed)).index for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+    state = np.random.RandomState(0)
+    indices = [search(random_state=state).index for _ in range(2)]
+    np.testing.assert_array_equal(indices[0], first)
+    assert not np.array_equal(*indices)  # it moves on, as in scikit-learn
+
+
 @pytest.mark.parametrize("selection", ["loo", "nll"])
 def test_units_and_sign_of_the_target_do_not_matter(selection):
     X, y = smooth()
@@ -440,11 +531,35 @@ def test_the_order_of_the_rows_does_not_matter():
 
 
 def test_weights_are_counts():
-    X, y = smooth(n=30)
-    weight = np.random.default_rng(0).integers(0, 3, size=30)
-    copies = np.repeat(np.arange(30), weight)
+    X, y = repeated_table()
+    weight = np.random.default_rng(0).integers(0, 3, size=len(y))
+    copies = np.repeat(np.arange(len(y)), weight)
     weighted = search((X, y), sample_weight=weight)
     assert_same(weighted, search((X[copies], y[copies])), rtol=1e-8, atol=1e-8)
+    once = search((X[weight > 0], y[weight > 0]))
+    assert not np.allclose(weighted.table["score"], once.table["score"], rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"selection": "nll"}, {"selection": "misspecification"}, {"model": "krr"}],
+    ids=str,
+)
+def test_a_table_in_which_every_row_is_copied_is_searched_as_the_table(options):
+    X, y = smooth()
+    single = search((X, y), ("rbf", "matern12", "laplacian"), **options)
+    order = np.random.default_rng(0).permutation(2 * len(y))
+    double = search(
+        (np.tile(X, (2, 1))[order], np.tile(y, 2)[order]), ("rbf", "matern12", "laplacian"),
+        **options,
+    )  # fmt: skip
+    assert_same(single, double, rtol=0.0, atol=1e-8)
+    np.testing.assert_array_equal(single.index, double.index)
+
+
+def test_weights_above_one_of_single_rows_do_not_matter_to_the_scores():
+    X, y = smooth()
+    assert_same(search(), search((X, y), sample_weight=np.full(len(y), 4.0)), rtol=0, atol=1e-8)
 
 
 def test_data_frames_are_taken():
@@ -488,6 +603,10 @@ def test_scores_of_a_table_with_repeated_rows_are_those_of_its_merged_rows(
     rows = merged_and_standardised(X, y, weight)
     assert {1.0, 2.0} <= set(rows.c.tolist())
     assert (rows.q > 0.0).any()
+    if weighted:
+        assert ((rows.c > 1.0) & (rows.q == 0.0)).any()
+    # A row that only repeats itself counts once.
+    rows = replace(rows, c=torch.where((rows.c > 1.0) & (rows.q == 0.0), 1.0, rows.c))
     for entry in result.entries:
         for r in range(3):
             part = rows.subset(result.index[r, : result.n_train])
@@ -636,6 +755,8 @@ def with_nan(values, row):
         ({"sampling": "sobol"}, "sampling='sobol'"),
         ({"threshold": 0.0}, "threshold=0.0"),
         ({"threshold": math.nan}, "threshold=nan"),
+        ({"threshold": True}, "threshold=True must be a positive number"),
+        ({"threshold": np.bool_(True)}, "threshold=.*True.* must be a positive number"),
         ({"threshold": math.inf}, "threshold=inf"),
         ({"threshold": "wide"}, "threshold='wide' must be a positive number"),
         ({"n_jobs": 0}, "n_jobs=0"),

@@ -3,10 +3,14 @@
 import gpytorch
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 
 from twostagegp import ExactGPRegressor, TwoStageGPRegressor
+from twostagegp import variance as variance_module
 from twostagegp.errors import InputError
+from twostagegp.kernels import make_kernel
+from twostagegp.rows import Rows
 from twostagegp.search import stages
 
 
@@ -132,3 +136,91 @@ def test_a_search_is_reproducible():
         for _ in range(2)
     ]
     assert tables[0].equals(tables[1])
+
+
+# --- columns of the user's table -----------------------------------------------------------------
+
+
+def with_a_constant_column(n=60, seed=0):
+    """A column of ones, the signal, and one that does not matter; and new rows."""
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([np.ones(n), rng.uniform(-2, 2, size=(n, 2))])
+    new = np.column_stack([np.ones(20), rng.uniform(-2, 2, size=(20, 2))])
+    return X, np.sin(3 * X[:, 1]) + 0.1 * rng.normal(size=n), new
+
+
+def fitted(estimator, kernel, X, y):
+    if estimator is ExactGPRegressor:
+        return ExactGPRegressor(kernel=kernel, random_state=0).fit(X, y)
+    return TwoStageGPRegressor(mean=kernel, kernels=("rbf",), random_state=0).fit(X, y)
+
+
+@pytest.mark.parametrize("estimator", [ExactGPRegressor, TwoStageGPRegressor])
+def test_active_dims_count_the_columns_of_the_users_table(estimator):
+    X, y, new = with_a_constant_column()
+    kernel = gpytorch.kernels.RBFKernel
+    wide = fitted(estimator, kernel(active_dims=[1]), X, y)
+    narrow = fitted(estimator, kernel(active_dims=[0]), X[:, 1:], y)
+    found = wide.predict(new, return_std=True)
+    expected = narrow.predict(new[:, 1:], return_std=True)
+    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
+    assert np.abs(found[0] - np.sin(3 * new[:, 1])).max() < 0.35
+    other = fitted(estimator, kernel(active_dims=[2]), X, y)
+    assert np.abs(other.predict(new) - np.sin(3 * new[:, 1])).max() > 0.5
+
+
+@pytest.mark.parametrize("estimator", [ExactGPRegressor, TwoStageGPRegressor])
+def test_ard_num_dims_counts_the_columns_of_the_users_table(estimator):
+    X, y, new = with_a_constant_column()
+    model = fitted(estimator, gpytorch.kernels.RBFKernel(ard_num_dims=3), X, y)
+    assert np.abs(model.predict(new) - np.sin(3 * new[:, 1])).max() < 0.35
+    assert list(model.relevance_) == ["x0", "x1", "x2"]
+    assert model.relevance_["x0"] == 0.0
+    assert model.relevance_["x1"] > 2.0 * model.relevance_["x2"] > 0.0
+    assert sum(model.relevance_.values()) == pytest.approx(1.0)
+
+
+def test_a_kernel_of_the_second_stage_counts_the_users_columns_too():
+    X, y, new = with_a_constant_column()
+    for ard in (False, "both"):
+        models = [
+            TwoStageGPRegressor(mean="rbf", variance=kernel, ard=ard, random_state=0).fit(x, y)
+            for kernel, x in (
+                ([gpytorch.kernels.RBFKernel(active_dims=[2])], X),
+                ([gpytorch.kernels.RBFKernel(active_dims=[1])], X[:, 1:]),
+            )
+        ]
+        found = models[0].predict(new, return_std=True)[1]
+        expected = models[1].predict(new[:, 1:], return_std=True)[1]
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+# --- the noise floor -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "floor", "expected"), [(0.1, 1e-8, 1e-6), (10.0, 1e-4, 1e-6), (1e-3, 1e-6, 0.1)]
+)
+def test_the_noise_floor_is_in_units_of_the_residuals(size, floor, expected, monkeypatch):
+    seen = []
+    monkeypatch.setattr(stages, "run_search", lambda rows, *args, **kw: seen.append((rows, args)))
+    X, y = (torch.as_tensor(values) for values in wave(n=20))
+    y, one = size * y / y.square().mean().sqrt(), torch.ones_like(y)
+    rows = Rows(X, y, one, 0 * one, 0 * one)
+    kernels = [make_kernel(name, 2) for name in ("rbf", "matern12")]
+    stages.search_stage(rows, kernels, "gp", np.random.default_rng(0), noise_floor=floor)
+    ((unit, (_, settings)),) = seen
+    assert settings.noise_floor == pytest.approx(expected)
+    assert float(unit.t.square().mean()) == pytest.approx(1.0)
+
+
+def test_the_second_stage_is_searched_with_the_floor_of_its_fit(monkeypatch):
+    seen, search_stage = [], stages.search_stage
+    monkeypatch.setattr(
+        variance_module,
+        "search_stage",
+        lambda *args, **kw: seen.append(kw["noise_floor"]) or search_stage(*args, **kw),
+    )
+    model = TwoStageGPRegressor.from_paper(noise_floor=1e-3, random_state=0).fit(*wave())
+    assert seen == [1e-3]
+    assert model.search_.variance is not None

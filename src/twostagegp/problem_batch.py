@@ -312,14 +312,12 @@ class ProblemBatch:
             return function(self._block(parameters[cut], index[cut]))
 
         threads = torch.get_num_threads()
-        if self.X.device.type != "cpu" or threads == 1:
+        if self.X.device.type != "cpu":
             return [work(cut) for cut in cuts]
-        if self.covariance.concurrent and len(cuts) > 1:
+        if threads > 1 and self.covariance.concurrent and len(cuts) > 1:
             with _one_thread_each(min(threads, len(cuts))) as pool:
                 return list(pool.map(work, cuts))
-        if self.n_rows > _SHARED_ROWS:
-            return [work(cut) for cut in cuts]
-        with limit_threads(1):
+        with limit_threads(1 if self.n_rows <= _SHARED_ROWS else None), _no_denormals():
             return [work(cut) for cut in cuts]
 
     def _block_size(self) -> int:
@@ -389,9 +387,30 @@ def _one_thread_each(n_workers: int) -> Iterator[ThreadPoolExecutor]:
     drops the others.
     """
     before = torch.get_num_threads()
-    pool = ThreadPoolExecutor(n_workers, initializer=torch.set_num_threads, initargs=(1,))
+    pool = ThreadPoolExecutor(n_workers, initializer=_prepare_worker)
     try:
         yield pool
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         torch.set_num_threads(before)
+
+
+def _prepare_worker() -> None:
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+
+
+@contextmanager
+def _no_denormals() -> Iterator[None]:
+    """Let numbers below the smallest normal one be zero in this thread, and as before afterwards.
+
+    Far entries of a kernel with a short lengthscale are such numbers, and a processor takes many
+    times as long for them.
+    """
+    tiny = torch.full((1,), 1e-310, dtype=torch.float64)
+    flushed_already = float(tiny * 1.0) == 0.0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(flushed_already)

@@ -149,9 +149,9 @@ def adjusted_p_values(observed: Array, simulated: Array) -> tuple[Array, Array]:
     array([0.72, 0.01])
     """
     # What cannot be computed for the data is no evidence; a simulation without all of it is none.
-    simulated = simulated[np.isfinite(simulated).all(1)]
     computed = np.isfinite(observed)
-    everyone = np.vstack([np.where(computed, observed, 0.0), simulated])
+    simulated = simulated[np.isfinite(simulated[:, computed]).all(1)]
+    everyone = np.where(computed, np.vstack([observed, simulated]), 0.0)
     spread = everyone.std(0)
     z = (everyone - everyone.mean(0)) / np.where(spread > 0.0, spread, 1.0)
     largest = z[1:].max(1)

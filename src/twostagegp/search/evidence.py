@@ -122,8 +122,9 @@ def _trend_factor(A: Tensor, H: Tensor) -> Tensor:
 
 
 def _with_ridge(G: Tensor) -> Tensor:
-    """G with a diagonal larger by a tiny factor."""
-    return G + torch.diag_embed(_RIDGE * G.diagonal(dim1=-2, dim2=-1))
+    """G with a diagonal larger by a tiny factor, and one where a column vanishes."""
+    d = G.diagonal(dim1=-2, dim2=-1)
+    return G + torch.diag_embed(torch.where(d > 0.0, _RIDGE * d, 1.0))
 
 
 def trend_gain(block: Block, H: Tensor) -> Tensor:

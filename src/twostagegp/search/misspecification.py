@@ -363,6 +363,11 @@ def _bootstrap(
     LOG.info("bootstrap test of %s: %d simulations of %d rows", kernel.label, n_repeats, index.size)
     result = simulate_and_refit(problem, evidence, n_repeats, rng)
     p, z = adjusted_p_values(result.observed, result.simulated)
+    if len(z) < 1.0 / delta:
+        raise NotFittableError(
+            f"only {len(z) - 1} of {n_repeats} simulations of kernel {kernel.label} could be fitted "
+            "again, too few for a test; raise noise_floor, or choose another kernel."
+        )
     scale = data.scaling.y_scale
     return MisspecificationCheck(
         test="bootstrap",
@@ -374,5 +379,5 @@ def _bootstrap(
         p_value=float(p.min()),
         causes=pd.DataFrame({"evidence": z[0], "p_value": p}, index=list(CAUSES)),
         named=order_of_causes(p, z[0], delta),
-        notes=(f"{index.size} of {len(rows)} distinct rows, {len(result.simulated)} simulations",),
+        notes=(f"{index.size} of {len(rows)} distinct rows, {len(z) - 1} simulations",),
     )
