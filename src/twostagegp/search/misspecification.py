@@ -365,8 +365,8 @@ def _bootstrap(
     p, z = adjusted_p_values(result.observed, result.simulated)
     if len(z) < 1.0 / delta:
         raise NotFittableError(
-            f"only {len(z) - 1} of {n_repeats} simulations of kernel {kernel.label} could be fitted "
-            "again, too few for a test; raise noise_floor, or choose another kernel."
+            f"only {len(z) - 1} of {n_repeats} simulations of kernel {kernel.label} could be "
+            "fitted again, too few for a test; raise noise_floor, or choose another kernel."
         )
     scale = data.scaling.y_scale
     return MisspecificationCheck(
