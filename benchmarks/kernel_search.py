@@ -6,8 +6,9 @@ to one subsample after the other, 100 steps of AdamW each; some repetitions of i
 subsamples of the search and the time of all is extrapolated. The loop neither draws subsamples nor
 scores the kernels, the search does both. Runs of the search and of the loop take turns.
 
-A subsample is of distinct rows, and the loop gets all rows of the table behind them: a search
-merges repeats without changing the likelihood, so that both sides solve the same problem. Both
+A subsample is of distinct rows, and the loop gets all rows of the table behind them, exact copies
+once: a search merges repeats without changing the likelihood and counts copies once, so that both
+sides solve the same problem. Both
 sides' hyperparameters are judged by that likelihood. What the loop would reach if trained to the
 end is shown too, and is not timed.
 
@@ -78,7 +79,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Standardised:
-    """All rows of a table, repeats included, standardised as a search does it.
+    """The rows of a table, repeats included, exact copies not, standardised as a search does it.
 
     Attributes
     ----------
@@ -100,10 +101,16 @@ class Standardised:
         names = [f"x{k}" for k in range(X.shape[1])]
         data: Prepared = prepare(X, y, names, device=where, dtype=torch.float64)
         t = (y - data.scaling.y_mean) / data.scaling.y_scale
+        distinct = data.merged.inverse
+        # A search counts rows with the same inputs and the same target once.
+        once = (data.rows.counting_copies_once().c != data.rows.c).cpu().numpy()
+        is_first = np.zeros(len(y), dtype=bool)
+        is_first[np.unique(distinct, return_index=True)[1]] = True
+        kept = is_first | ~once[distinct]
         return cls(
-            torch.as_tensor(data.scaling.inputs(X), device=where),
-            torch.as_tensor(t, device=where),
-            data.merged.inverse,
+            torch.as_tensor(data.scaling.inputs(X)[kept], device=where),
+            torch.as_tensor(t[kept], device=where),
+            distinct[kept],
         )
 
     def behind(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
