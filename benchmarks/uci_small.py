@@ -19,6 +19,7 @@ from typing import Any
 import joblib
 
 import twostagegp
+from benchmarks._arguments import positive
 from benchmarks._models import MODELS, code_version
 from benchmarks._scores import fit_facts, predictive_scores
 from benchmarks._store import JsonLines, Record, write_whole
@@ -144,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--splits", type=_split_range, help="N: the first N; A-B: from A to B, counted from 0"
     )
-    parser.add_argument("--jobs", type=_positive, default=1, help="processes of one thread each")
+    parser.add_argument("--jobs", type=positive, default=1, help="processes of one thread each")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--table-only", action="store_true", help="no fits, only the tables")
@@ -174,12 +175,6 @@ def _split_range(text: str) -> range:
             f"{text!r}: give a number up to {N_STANDARD_SPLITS}, or A-B with B below it"
         )
     return chosen
-
-
-def _positive(text: str) -> int:
-    if not (text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -69,6 +69,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import twostagegp
+from benchmarks._arguments import positive
 from benchmarks._models import code_version
 from benchmarks._store import JsonLines, Record, write_whole
 from experiments._recovery_report import picture, report
@@ -770,17 +771,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="a small version, minutes on a CPU")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
-    parser.add_argument("--draws", type=_positive, help="draws of a synthetic cell")
+    parser.add_argument("--draws", type=positive, help="draws of a synthetic cell")
     parser.add_argument("--report", action="store_true", help="no fits, only tables and picture")
     parser.add_argument("--limit", type=float, help="seconds after which no other cell is begun")
-    parser.add_argument("--together", type=_positive, default=20, help="tables judged in one batch")
+    parser.add_argument("--together", type=positive, default=20, help="tables judged in one batch")
     return parser
-
-
-def _positive(text: str) -> int:
-    if not (text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return int(text)
 
 
 if __name__ == "__main__":

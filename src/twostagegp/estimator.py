@@ -26,6 +26,7 @@ from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.fit_report import FitReport
 from twostagegp.inputs import (
     Prepared,
+    check_choice,
     check_finite,
     check_groups,
     check_nonnegative,
@@ -188,11 +189,7 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
         return max(self.noise_floor, _FLOAT32_FLOOR if self.dtype == "float32" else 0.0)
 
     def _check_choice(self, name: str, choices: tuple[Any, ...]) -> None:
-        value = getattr(self, name)
-        value = bool(value) if isinstance(value, np.bool_) else value
-        if not any(value is c or (isinstance(value, str) and value == c) for c in choices):
-            listed = ", ".join(repr(c) for c in choices)
-            raise InputError(f"{name}={value!r} is not one of {listed}.")
+        check_choice(name, getattr(self, name), choices)
 
     def _check_kernels(self, name: str, words: tuple[str, ...] = ()) -> None:
         """Check a parameter that is a kernel, one of ``words`` or (no words) a list of kernels."""

@@ -23,6 +23,7 @@ from twostagegp.rows import Merged, Rows, merge_rows
 __all__ = [
     "Prepared",
     "Scaling",
+    "check_choice",
     "check_finite",
     "check_groups",
     "check_nonnegative",
@@ -88,6 +89,14 @@ class Prepared:
     def n_repeated(self) -> int:
         """Rows that repeat the inputs of another row."""
         return self.n_rows - len(self.merged.c)
+
+
+def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    """Raise an InputError that lists the choices."""
+    value = bool(value) if isinstance(value, np.bool_) else value
+    if not any(value is c or (isinstance(value, str) and value == c) for c in choices):
+        listed = ", ".join(repr(c) for c in choices)
+        raise InputError(f"{name}={value!r} is not one of {listed}.")
 
 
 def check_finite(values: Array, name: str, columns: Sequence[str] | None = None) -> None:

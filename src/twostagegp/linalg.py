@@ -14,6 +14,7 @@ from twostagegp.errors import NumericalError
 __all__ = [
     "JITTERS",
     "batch_cholesky",
+    "batch_solve",
     "block_inverses",
     "cholesky_solve",
     "safe_cholesky",
@@ -120,6 +121,12 @@ def cholesky_solve(L: Tensor, b: Tensor) -> Tensor:
     if b.ndim == 1:
         return torch.cholesky_solve(b[:, None], L)[:, 0]
     return torch.cholesky_solve(b, L)
+
+
+def batch_solve(L: Tensor, b: Tensor) -> Tensor:
+    """Solve ``L L^T x = b`` for one vector a problem: L (B, n, n), b (B, n)."""
+    half = torch.linalg.solve_triangular(L, b[:, :, None], upper=False)
+    return torch.linalg.solve_triangular(L.mT, half, upper=True)[:, :, 0]
 
 
 def scaled_gram(A: Tensor, v: Tensor) -> Tensor:

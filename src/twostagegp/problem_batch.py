@@ -34,7 +34,7 @@ from torch import Tensor
 from twostagegp.errors import MemoryBudgetError
 from twostagegp.kernel_batch import Index, KernelBatch, kernel_batch, take
 from twostagegp.kernels import Kernel
-from twostagegp.linalg import batch_cholesky
+from twostagegp.linalg import batch_cholesky, batch_solve
 from twostagegp.memory import available_bytes
 from twostagegp.objectives import one_copy_variance
 from twostagegp.progress import limit_threads
@@ -351,8 +351,7 @@ class ProblemBatch:
         K.diagonal(dim1=-2, dim2=-1).copy_(diagonal)
         A = _inverse(L)
         t = self.t[index]
-        half = torch.linalg.solve_triangular(L, t[:, :, None], upper=False)
-        alpha = torch.linalg.solve_triangular(L.mT, half, upper=True)[:, :, 0]
+        alpha = batch_solve(L, t)
         return Block(index, theta, noise, s, K, L, A, t, alpha, fine, extras, saved)
 
 

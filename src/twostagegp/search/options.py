@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -16,6 +15,7 @@ from sklearn.utils import check_array, check_consistent_length
 from twostagegp.errors import InputError
 from twostagegp.inputs import (
     Prepared,
+    check_choice,
     check_finite,
     check_nonnegative,
     column_names,
@@ -34,14 +34,6 @@ __all__ = [
 ]
 
 LOG = logging.getLogger("twostagegp")
-
-
-def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
-    """Raise an InputError that lists the choices."""
-    value = bool(value) if isinstance(value, np.bool_) else value
-    if not any(value is c or (isinstance(value, str) and value == c) for c in choices):
-        listed = ", ".join(repr(c) for c in choices)
-        raise InputError(f"{name}={value!r} is not one of {listed}.")
 
 
 def check_share(name: str, value: Any) -> None:

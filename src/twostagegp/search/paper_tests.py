@@ -43,7 +43,7 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from twostagegp.linalg import batch_cholesky
+from twostagegp.linalg import batch_cholesky, batch_solve
 from twostagegp.problem_batch import Block
 
 __all__ = ["bound_beta", "error_ratio", "passes_bound", "rkhs_norm"]
@@ -72,16 +72,10 @@ def error_ratio(
     error = _times(cross, block.alpha) - y
     if noise is None:
         noise = (block.s * block.alpha, -error)
-    irreducible = (_times(cross, solve(block.L, noise[0])) - noise[1]).abs()
+    irreducible = (_times(cross, batch_solve(block.L, noise[0])) - noise[1]).abs()
     # Where both vanish the prediction is as good as the noise allows.
     ratio = error.abs() / irreducible
     return torch.where((irreducible == 0.0) & (error == 0.0), 1.0, ratio)
-
-
-def solve(L: Tensor, b: Tensor) -> Tensor:
-    """Solve L L^T x = b for one vector a problem, shape (b, n)."""
-    half = torch.linalg.solve_triangular(L, b[:, :, None], upper=False)
-    return torch.linalg.solve_triangular(L.mT, half, upper=True)[:, :, 0]
 
 
 def rkhs_norm(block: Block) -> Tensor:
