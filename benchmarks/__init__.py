@@ -3,6 +3,7 @@
 - ``python -m benchmarks.uci_small``: eight small UCI tables over their standard splits.
 - ``python -m benchmarks.exact_speed``: the exact engine against GPyTorch, and its own budgets.
 - ``python -m benchmarks.kernel_search``: the kernel search against a plain loop of GPyTorch fits.
+- ``python -m benchmarks.uci_large``: nine larger tables against the libraries of other authors.
 - ``python -m benchmarks.toy``: the paper's one-dimensional example over many seeds.
 
 Each program writes what it measured (JSON) and a table made from it (Markdown) to

@@ -1,0 +1,130 @@
+"""The interface of a fitted peer, and what several of them need."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "LEVEL",
+    "NOT_INSTALLED",
+    "Array",
+    "Fitted",
+    "NotInstalledError",
+    "Prediction",
+    "Scaling",
+    "Split",
+    "as_float64",
+    "threads",
+]
+
+Array = NDArray[np.float64]
+
+#: Probability of the interval that is scored.
+LEVEL = 0.95
+
+#: Rows that a peer with early stopping keeps back from its own training rows.
+VALIDATION_SHARE = 0.1
+
+
+#: How the error of a model begins whose package is missing.
+NOT_INSTALLED = "not installed"
+
+
+class NotInstalledError(ImportError):
+    """The package of a peer is missing: nothing that should stand in a table."""
+
+    def __init__(self, package: str | None) -> None:
+        super().__init__(f"{NOT_INSTALLED}: {package}")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Mean and standard deviation of an observation, in the units of the target."""
+
+    mean: Array
+    std: Array
+
+
+class Fitted(ABC):
+    """A fitted model."""
+
+    @abstractmethod
+    def predict(self, X: Array) -> Prediction:
+        """Mean and standard deviation; this call is timed."""
+
+    def interval(self, X: Array) -> Array | None:
+        """The model's own 95 % interval, shape (n, 2); None: that of the Gaussian. Not timed."""
+        return None
+
+    def own_scores(self, X: Array, y: Array) -> dict[str, float]:
+        """Scores of the model's own distribution where it is not the Gaussian. Not timed."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Columns and target with mean 0 and standard deviation 1 on the training rows.
+
+    Examples
+    --------
+    >>> scaling = Scaling.of(np.array([[0.0], [2.0]]), np.array([1.0, 5.0]))
+    >>> scaling.inputs(np.array([[2.0]])), scaling.target(np.array([5.0]))
+    (array([[1.]]), array([1.]))
+    """
+
+    X_mean: Array
+    X_scale: Array
+    y_mean: float
+    y_scale: float
+
+    @classmethod
+    def of(cls, X: Array, y: Array) -> Scaling:
+        """Measured on the training rows; a constant column is left as it is."""
+        X_scale, y_scale = X.std(axis=0), float(y.std())
+        X_scale[X_scale == 0.0] = 1.0
+        return cls(X.mean(axis=0), X_scale, float(y.mean()), y_scale or 1.0)
+
+    def inputs(self, X: Array) -> Array:
+        """Inputs in standard units."""
+        return (X - self.X_mean) / self.X_scale
+
+    def target(self, y: Array) -> Array:
+        """A target in standard units."""
+        return (y - self.y_mean) / self.y_scale
+
+    def prediction(self, mean: Array, variance: Array) -> Prediction:
+        """A prediction in standard units, taken back to the user's."""
+        std = self.y_scale * np.sqrt(as_float64(variance))
+        return Prediction(self.y_mean + self.y_scale * as_float64(mean), std)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Training rows of a peer that keeps some back for early stopping."""
+
+    X: Array
+    y: Array
+    X_validation: Array
+    y_validation: Array
+
+    @classmethod
+    def of(cls, X: Array, y: Array, seed: int) -> Split:
+        """Keep back a random tenth."""
+        order = np.random.default_rng(seed).permutation(len(y))
+        n = max(1, round(VALIDATION_SHARE * len(y)))
+        return cls(X[order[n:]], y[order[n:]], X[order[:n]], y[order[:n]])
+
+
+def as_float64(values: NDArray[np.generic]) -> Array:
+    """A flat array in float64."""
+    return np.asarray(values, dtype=np.float64).reshape(-1)
+
+
+def threads() -> int:
+    """Threads that a model may use; libraries that do not ask OpenMP are told this number."""
+    return int(os.environ.get("OMP_NUM_THREADS", "1"))

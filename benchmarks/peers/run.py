@@ -1,0 +1,164 @@
+"""One fit of one model on one fold, in a process of its own; the record is printed as JSON.
+
+A process a fit, so that memory is that of the model, threads and random states are nobody else's,
+and a model that hangs or is killed takes nothing with it. Whatever a library prints goes to the
+error stream: on the output stream there is the record and nothing else.
+
+    python -m benchmarks.peers.run lightgbm bike 0
+    python -m benchmarks.peers.run gpnn protein 0 --rows 2000
+
+Scores are of the target standardised by the training rows: RMSE; NLPD, QICE, HC- and LC-RMSE of
+the Gaussian with the model's mean and standard deviation; coverage of the model's own 95 % interval
+where it has one, otherwise of that Gaussian's. CPU seconds add up over the threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks._arguments import positive
+from benchmarks._large_sets import SETS, fold_rows, load
+from benchmarks._models import code_version
+from benchmarks._store import Record, plain
+from benchmarks._timing import Timed, use_threads
+from benchmarks.peers import MODELS
+from benchmarks.peers.base import LEVEL, Array, Fitted, NotInstalledError, Prediction, threads
+from twostagegp import metrics
+
+__all__ = ["DIVERGED", "main", "measure", "measure_fold"]
+
+#: How the error of a model begins whose predictions cannot be used.
+DIVERGED = "diverged"
+
+Fit = Callable[[Array, Array, int], Fitted]
+
+
+def measure_fold(model: str, name: str, fold: int, rows: int | None = None) -> Record:
+    """Fit and score a model on a fold of a table; whatever it raises becomes the record's error.
+
+    Parameters
+    ----------
+    model, name : str
+        From :data:`benchmarks.peers.MODELS` and :data:`benchmarks._large_sets.SETS`.
+    fold : int
+        Also the seed of the model.
+    rows : int, optional
+        Take only so many of the training rows: to try a model out.
+    """
+    data = load(name)
+    train, test = fold_rows(data, fold)
+    if rows is not None:
+        train = np.random.default_rng(0).permutation(train)[:rows]
+    known = MODELS[model]
+    record: Record = {
+        "model": model,
+        "set": name,
+        "fold": fold,
+        "n_train": len(train),
+        "n_test": len(test),
+        "d": data.X.shape[1],
+        "threads": threads(),
+        "version": known.version(),
+        **({"code": code_version()} if known.ours else {}),
+    }
+    try:
+        fit = known.load()
+        scores = measure(fit, data.X[train], data.y[train], data.X[test], data.y[test], fold)
+    except NotInstalledError as error:
+        return record | {"error": str(error)}
+    except Exception as error:
+        return record | {"error": f"{type(error).__name__}: {error}"}
+    return record | scores
+
+
+def measure(fit: Fit, X: Array, y: Array, X_test: Array, y_test: Array, seed: int) -> Record:
+    """Fit, predict, score: what it cost and how good it is."""
+    before = peak_mib()
+    with Timed() as fitting:
+        model = fit(X, y, seed)
+    with Timed() as predicting:
+        found = model.predict(X_test)
+    costs: Record = {
+        "fit_cpu": fitting.cpu,
+        "fit_wall": fitting.wall,
+        "predict_cpu": predicting.cpu,
+        "predict_wall": predicting.wall,
+        "predictions_a_second": len(y_test) / max(predicting.cpu, 1e-9),
+        "peak_mib": peak_mib(),
+        "before_mib": before,
+    }
+    usable = np.isfinite(found.mean) & np.isfinite(found.std) & (found.std > 0.0)
+    if not usable.all():
+        bad = int(np.count_nonzero(~usable))
+        return costs | {"error": f"{DIVERGED}: {bad} of {len(y_test)} predictions are unusable"}
+    return costs | _scores(model, found, X_test, y_test, y)
+
+
+def _scores(model: Fitted, found: Prediction, X: Array, y: Array, y_train: Array) -> Record:
+    interval = model.interval(X)
+    centre, scale = float(np.mean(y_train)), float(np.std(y_train))
+    target, mean, std = (y - centre) / scale, (found.mean - centre) / scale, found.std / scale
+    own = None if interval is None else (interval - centre) / scale
+    return {
+        "rmse": metrics.rmse(target, mean),
+        "nlpd": metrics.nlpd(target, mean, std),
+        "qice": metrics.qice(target, mean, std),
+        "qice_floor": metrics.qice_floor(len(y)),
+        "coverage_95": metrics.coverage(target, mean, std, level=LEVEL)
+        if own is None
+        else metrics.coverage(target, interval=own),
+        "own_interval": own is not None,
+        "hc_rmse": metrics.hc_rmse(target, mean, std, q=0.1),
+        "lc_rmse": metrics.lc_rmse(target, mean, std, q=0.1),
+        **model.own_scores(X, y),
+    }
+
+
+def peak_mib() -> float:
+    """The largest resident memory that this process has had, in MiB.
+
+    Linux counts what the parent held before it started this program into ``ru_maxrss``, so the
+    figure of the address space itself is read where the system tells it.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024.0
+    unit = 1.0 if sys.platform == "darwin" else 1024.0  # bytes there, kilobytes elsewhere
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the record of one fit."""
+    given = _parser().parse_args(arguments)
+    answer = os.dup(1)
+    os.dup2(2, 1)  # libraries in C print to file 1 too
+    use_threads(threads())
+    record = measure_fold(given.model, given.set, given.fold, given.rows)
+    with os.fdopen(answer, "w", encoding="utf-8") as file:
+        file.write(json.dumps(plain(record), ensure_ascii=False, allow_nan=False) + "\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers.run", description="One fit of one model on one fold."
+    )
+    parser.add_argument("model", choices=list(MODELS))
+    parser.add_argument("set", choices=SETS)
+    parser.add_argument("fold", type=int)
+    parser.add_argument("--rows", type=positive, help="only so many training rows")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
