@@ -9,6 +9,7 @@ from twostagegp import metrics as metrics
 from twostagegp.baselines import ExactGPRegressor as ExactGPRegressor
 from twostagegp.errors import TwoStageGPError as TwoStageGPError
 from twostagegp.errors import TwoStageGPWarning as TwoStageGPWarning
+from twostagegp.gpnn import GPNNRegressor as GPNNRegressor
 from twostagegp.regressor import TwoStageGPRegressor as TwoStageGPRegressor
 from twostagegp.sampling import farthest_point_sampling as farthest_point_sampling
 from twostagegp.search.kernel_search import search_kernel as search_kernel

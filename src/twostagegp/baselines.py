@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twostagegp.candidates import Candidate, Ladder, climb, fitted_only, train_with
-from twostagegp.engines.exact import ExactEngine, ExactPosterior
+from twostagegp.engines.exact import ExactEngine, ExactPosterior, check_memory
 from twostagegp.errors import InputError
 from twostagegp.estimator import GPEstimator
 from twostagegp.fit_report import FitReport
@@ -29,7 +29,7 @@ from twostagegp.search.kernel_search import KernelSearch
 from twostagegp.search.stages import search_stage
 from twostagegp.training import Training
 
-__all__ = ["ExactGPRegressor"]
+__all__ = ["ExactGPRegressor", "constant_spread"]
 
 Array = NDArray[np.float64]
 
@@ -75,6 +75,13 @@ class SingleStageFit:
         if self.posterior is not None:
             share += inverse_lengthscale_shares(self.posterior.kernel, self.posterior.parameters)
         return share
+
+
+def constant_spread(data: Prepared, floor: float) -> float:
+    """Variance of a new observation where the mean of y is all there is to predict."""
+    N = data.rows.total
+    t, c, q = data.merged.t, data.merged.c, data.merged.q
+    return max(float((c @ t**2 + q.sum()) / max(N - 1.0, 1.0)) * (1.0 + 1.0 / N), floor)
 
 
 class ExactGPRegressor(GPEstimator):
@@ -171,10 +178,8 @@ class ExactGPRegressor(GPEstimator):
     def _fit_target(self, data: Prepared, seed: int) -> SingleStageFit:
         m, d = len(data.rows), data.rows.X.shape[1]
         if m < 3 or d == 0 or data.constant_target:
-            N = data.rows.total
-            t, c, q = data.merged.t, data.merged.c, data.merged.q
-            spread = float((c @ t**2 + q.sum()) / max(N - 1.0, 1.0)) * (1.0 + 1.0 / N)
-            return SingleStageFit(None, [], max(spread, self._floor))
+            return SingleStageFit(None, [], constant_spread(data, self._floor))
+        check_memory(m, data.rows.X.device, data.rows.X.element_size())
         begin = time.perf_counter()
         searching = isinstance(self.kernel, str) and self.kernel == "search"
         given = self.kernels if searching else [self.kernel]

@@ -56,7 +56,8 @@ class Candidate:
         """Parameters whose log noise is moved to where it predicts the mean best."""
         return np.append(parameters[:-1], parameters[-1] + self.penalty_shift)
 
-    def _account(self, evaluations: int, seconds: float, is_full: bool) -> None:
+    def account(self, evaluations: int, seconds: float, is_full: bool) -> None:
+        """Add what a training has cost."""
         self.evaluations += evaluations
         self.seconds += seconds
         if is_full:
@@ -77,12 +78,13 @@ class Candidate:
         problem = engine.problem(self.kernel, self.objective, R)
         try:
             start, H = self.parameters, self.inverse_hessian
-            self._record(descend(problem, start, H, steps, tolerance))
+            self.record(descend(problem, start, H, steps, tolerance))
         except TwoStageGPError as error:
             self.failure = str(error)
-        self._account(problem.evaluations, time.perf_counter() - begin, is_full)
+        self.account(problem.evaluations, time.perf_counter() - begin, is_full)
 
-    def _record(self, fitted: Fitted) -> None:
+    def record(self, fitted: Fitted) -> None:
+        """Take over what a training has found."""
         self.parameters = fitted.parameters
         self.value = fitted.value
         self.gradient_norm = fitted.gradient_norm
@@ -231,10 +233,10 @@ def _train_with(
         parameters = minimise(
             problem, parameters, steps=training.steps, lr=training.lr, **options
         ).parameters
-        candidate._account(problem.evaluations, time.perf_counter() - begin, is_full=False)
+        candidate.account(problem.evaluations, time.perf_counter() - begin, is_full=False)
     problem = engine.problem(candidate.kernel, candidate.objective, R)
     steps = training.refine_steps if warm else training.steps
     lr = training.refine_lr if warm else training.lr
     begin = time.perf_counter()
-    candidate._record(minimise(problem, parameters, steps=steps, lr=lr, **options))
-    candidate._account(problem.evaluations, time.perf_counter() - begin, is_full=True)
+    candidate.record(minimise(problem, parameters, steps=steps, lr=lr, **options))
+    candidate.account(problem.evaluations, time.perf_counter() - begin, is_full=True)

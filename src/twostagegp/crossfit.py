@@ -60,8 +60,13 @@ class RegressorMean:
     X, y, weight : arrays of shape (n, d), (n,), (n,)
         All training rows, repeats included.
     folds : integer array of shape (n,)
+        Rows in no fold (-1) are trained on and never held out; their residuals are NaN.
     random_state : int
         Given to clones that take a ``random_state`` and have none.
+    wanted : integer array, optional
+        Rows whose held-out residuals are needed (all by default); others' are NaN.
+    refit : bool
+        False keeps the model of the only fold instead of fitting all rows once more.
     """
 
     def __init__(
@@ -72,18 +77,27 @@ class RegressorMean:
         weight: Array,
         folds: NDArray[np.int64],
         random_state: int,
+        wanted: NDArray[np.int64] | None = None,
+        refit: bool = True,
     ) -> None:
         self.regressor = regressor
         self.random_state = random_state
         self.label = type(regressor).__name__
         self.takes_weights = has_fit_parameter(regressor, "sample_weight")
         self.ignored_weights = not self.takes_weights and not bool(np.all(weight == 1.0))
-        self.heldout_residuals = np.empty(len(y))
-        for fold in np.unique(folds):
-            out = folds == fold
-            model = self._fit(X[~out], y[~out], weight[~out])
+        self.heldout_residuals = np.full(len(y), np.nan)
+        asked = np.ones(len(y), dtype=bool)
+        if wanted is not None:
+            asked = np.zeros(len(y), dtype=bool)
+            asked[wanted] = True
+        model = None
+        for fold in np.unique(folds[folds >= 0]):
+            inside, out = folds != fold, (folds == fold) & asked
+            if not out.any():
+                continue
+            model = self._fit(X[inside], y[inside], weight[inside])
             self.heldout_residuals[out] = y[out] - np.asarray(model.predict(X[out])).reshape(-1)
-        self.model = self._fit(X, y, weight)
+        self.model = self._fit(X, y, weight) if refit or model is None else model
 
     def _fit(self, X: Array, y: Array, weight: Array) -> Any:
         model = clone(self.regressor)

@@ -21,7 +21,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from twostagegp.distribution import Gaussian, check_covariance_size
-from twostagegp.engines.exact import check_memory
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.fit_report import FitReport
 from twostagegp.inputs import (
@@ -44,6 +43,8 @@ Array = NDArray[np.float64]
 
 #: Lowest noise floor at which float32 factorisations are reliable on a standardised target.
 _FLOAT32_FLOOR = 1e-4
+#: Rows predicted at a time.
+_CHUNK_ROWS = 1 << 16
 
 
 class TargetFit(Protocol):
@@ -154,7 +155,6 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
         with limit_threads(self.n_jobs), show_log(self.verbose):
             for column in targets.T:
                 data = prepare(X, column, names, **shared)
-                check_memory(len(data.rows), device, data.rows.X.element_size())
                 self._data.append(data)
                 self._fits.append(self._fit_target(data, seed))
         self._finish(time.perf_counter() - begin)
@@ -257,19 +257,20 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
 
     def _moments(self, X: Any, variance: bool) -> tuple[Array, Array | None, Array | None]:
         X = self._inputs(X)
-        means, latents, observeds = [], [], []
+        n, p = len(X), len(self._fits)
+        means, latents, observeds = np.empty((n, p)), np.empty((n, p)), np.empty((n, p))
         with limit_threads(self.n_jobs):
-            for data, fit in zip(self._data, self._fits, strict=True):
-                Z, y_scale = self._tensor(X, data), data.scaling.y_scale
-                means.append(data.scaling.y_mean + y_scale * _numpy(fit.predict_mean(Z)))
-                if variance:
-                    latent = fit.factor * _numpy(fit.latent_variance(Z))
-                    unit = y_scale**2
-                    latents.append(unit * latent)
-                    observeds.append(unit * (latent + fit.noise))
-        if not variance:
-            return np.column_stack(means), None, None
-        return np.column_stack(means), np.column_stack(latents), np.column_stack(observeds)
+            for j, (data, fit) in enumerate(zip(self._data, self._fits, strict=True)):
+                y_mean, y_scale = data.scaling.y_mean, data.scaling.y_scale
+                for begin in range(0, n, _CHUNK_ROWS):
+                    part = slice(begin, begin + _CHUNK_ROWS)
+                    Z = self._tensor(X[part], data)
+                    means[part, j] = y_mean + y_scale * _numpy(fit.predict_mean(Z))
+                    if variance:
+                        latent = fit.factor * _numpy(fit.latent_variance(Z))
+                        latents[part, j] = y_scale**2 * latent
+                        observeds[part, j] = y_scale**2 * (latent + fit.noise)
+        return (means, latents, observeds) if variance else (means, None, None)
 
     def _covariances(self, X: Any) -> Array:
         X = self._inputs(X)

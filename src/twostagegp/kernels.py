@@ -226,7 +226,8 @@ class NamedKernel(Kernel):
         scales = np.broadcast_to(np.exp(theta[: self.n_lengthscales]), (self.n_features,)).copy()
         return scales if self.shape is None else scales * self.shape
 
-    def _scaled(self, X: Tensor, theta: Vector) -> Tensor:
+    def scaled(self, X: Tensor, theta: Vector) -> Tensor:
+        """Inputs divided by the lengthscales."""
         if not self.ard and self.shape is None:
             return X * math.exp(-theta[0])
         inverse = np.exp(-theta[: self.n_lengthscales])
@@ -245,13 +246,13 @@ class NamedKernel(Kernel):
         return r
 
     def evaluate(self, X: Tensor, theta: Vector) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        Z = self._scaled(X, theta)
+        Z = self.scaled(X, theta)
         r = self.own_distance(Z)
         K = self.covariance(r, *self._tail(theta))
         return K, (Z, r)
 
     def cross(self, X: Tensor, Z: Tensor, theta: Vector) -> Tensor:
-        r = self.distance(self._scaled(X, theta), self._scaled(Z, theta))
+        r = self.distance(self.scaled(X, theta), self.scaled(Z, theta))
         return self.covariance(r, *self._tail(theta))
 
     def diagonal(self, X: Tensor, theta: Vector) -> Tensor:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twostagegp.candidates import Candidate
-from twostagegp.engines.base import Engine
+from twostagegp.engines.base import Engine, Posterior
 from twostagegp.errors import InputError, NotFittableError, TwoStageGPError
 from twostagegp.kernels import Kernel, NamedKernel, Vector
 from twostagegp.rows import Merged, Rows
@@ -34,12 +34,16 @@ from twostagegp.stack import simplex_weights
 from twostagegp.training import descend
 
 __all__ = [
+    "PENALTY_SHIFTS",
     "ConstantMean",
     "MeanModel",
+    "NeighborMean",
     "RidgeMean",
+    "best_shift",
     "choose_penalty",
     "rank_by_loo_error",
     "rank_by_unseen_error",
+    "rank_errors",
     "refit_residuals",
     "tune_penalty",
 ]
@@ -143,6 +147,35 @@ class RidgeMean:
         return self.posterior.mean(X)
 
 
+class NeighborMean:
+    """Ridge from the nearest rows only; its held-out residuals are of a sample of rows.
+
+    Parameters
+    ----------
+    candidate : Candidate
+    posterior : Posterior
+    heldout_residuals : array of shape (m,)
+    """
+
+    def __init__(
+        self, candidate: Candidate, posterior: Posterior, heldout_residuals: Array
+    ) -> None:
+        self.label = candidate.label
+        self.candidate = candidate
+        self.kernel = candidate.kernel
+        self.posterior = posterior
+        self.heldout_residuals = heldout_residuals
+
+    @property
+    def parameters(self) -> Vector:
+        """(theta, log penalty)."""
+        return self.posterior.parameters
+
+    def predict(self, X: Tensor) -> Tensor:
+        """Posterior mean."""
+        return self.posterior.mean(X)
+
+
 def _predict_unseen(engine: Engine, unseen: Rows, candidate: Candidate) -> Array:
     assert candidate.parameters is not None
     mean = engine.condition(candidate.kernel, candidate.parameters).mean(unseen.X)
@@ -159,7 +192,7 @@ def rank_by_unseen_error(engine: Engine, unseen: Engine, candidates: Sequence[Ca
     if engine.rows.groups is not None:
         return rank_by_loo_error(engine, candidates)
     E = np.column_stack([_predict_unseen(engine, unseen.rows, c) for c in candidates])
-    return _rank(E, unseen.rows)
+    return rank_errors(E, unseen.rows)
 
 
 def rank_by_loo_error(engine: Engine, candidates: Sequence[Candidate]) -> Array:
@@ -168,10 +201,14 @@ def rank_by_loo_error(engine: Engine, candidates: Sequence[Candidate]) -> Array:
     for c in candidates:
         assert c.parameters is not None
         columns.append(engine.condition(c.kernel, c.parameters).heldout().residual.cpu().numpy())
-    return _rank(np.column_stack(columns), engine.rows)
+    return rank_errors(np.column_stack(columns), engine.rows)
 
 
-def _rank(E: Array, rows: Rows) -> Array:
+def rank_errors(E: Array, rows: Rows) -> Array:
+    """Rank candidates (smaller is better) by their errors E, one column a candidate.
+
+    First those to which a stack gives weight, then those that err least.
+    """
     weight = rows.c.cpu().numpy()
     error = weight @ E**2 / weight.sum()
     wanted = simplex_weights(E, weight)
@@ -223,13 +260,19 @@ def tune_penalty(engine: Engine, candidate: Candidate) -> None:
             errors.append(float(held.sum_of_squares(engine.rows).sum()))
         except TwoStageGPError:
             errors.append(math.inf)
+    candidate.penalty_shift = best_shift(errors)
+
+
+def best_shift(errors: Sequence[float]) -> float:
+    """Where the error is smallest, from its values at ``PENALTY_SHIFTS``."""
     best = int(np.argmin(errors))
-    candidate.penalty_shift = PENALTY_SHIFTS[best]
+    shift = PENALTY_SHIFTS[best]
     if 0 < best < len(errors) - 1 and math.isfinite(errors[best - 1] + errors[best + 1]):
         left, middle, right = errors[best - 1 : best + 2]
         curvature = left - 2.0 * middle + right
         if curvature > 0.0:
-            candidate.penalty_shift += 0.5 * (left - right) / curvature
+            shift += 0.5 * (left - right) / curvature
+    return shift
 
 
 def choose_penalty(

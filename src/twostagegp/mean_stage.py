@@ -27,6 +27,7 @@ from twostagegp.kernels import KERNELS, Kernel, NamedKernel
 from twostagegp.mean import (
     ConstantMean,
     MeanModel,
+    NeighborMean,
     RidgeMean,
     choose_penalty,
     rank_by_loo_error,
@@ -92,7 +93,7 @@ class StackedMean:
         """Ratios of the lengthscales of the heaviest ARD kernel, or None where there is none."""
         for i in np.argsort(-self.weights):
             model = self.models[i]
-            if not isinstance(model, RidgeMean) or self.weights[i] <= 0.0:
+            if not isinstance(model, RidgeMean | NeighborMean) or self.weights[i] <= 0.0:
                 continue
             kernel = model.kernel
             if isinstance(kernel, NamedKernel) and kernel.ard:

@@ -46,6 +46,8 @@ class Options:
     calibration: str | None
     training: Training | None
     noise_floor: float
+    method: str = "exact"
+    n_neighbors: int = 50
 
 
 def penalty_option(penalty: Any, words: tuple[str, ...]) -> str | tuple[float, ...]:

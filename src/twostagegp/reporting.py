@@ -9,11 +9,12 @@ from typing import Any
 from twostagegp.candidates import Candidate
 from twostagegp.crossfit import RegressorMean
 from twostagegp.engines.exact import ExactPosterior
+from twostagegp.engines.neighbors import NeighborPosterior
 from twostagegp.fit_report import FitReport
 from twostagegp.inputs import Prepared
-from twostagegp.mean import RidgeMean
+from twostagegp.mean import NeighborMean, RidgeMean
 from twostagegp.twostage import TwoStageFit
-from twostagegp.variance import GPVariance
+from twostagegp.variance import ConstantVariance, GPVariance
 
 __all__ = ["candidate_rows", "single_stage_report", "two_stage_report"]
 
@@ -53,25 +54,24 @@ def _saved(candidates: list[Candidate]) -> float:
     return max(0.0, warm * full_cost - warm_seconds)
 
 
-def two_stage_report(data: Prepared, fit: TwoStageFit, method: str) -> FitReport:
+def two_stage_report(data: Prepared, fit: TwoStageFit) -> FitReport:
     """The record of one target's fit."""
     weights = {
         id(model.candidate): float(weight)
         for model, weight in zip(fit.mean.models, fit.mean.weights, strict=True)
-        if isinstance(model, RidgeMean)
+        if isinstance(model, RidgeMean | NeighborMean)
     }
-    winner = fit.variance.candidate if isinstance(fit.variance, GPVariance) else None
+    winner = None if isinstance(fit.variance, ConstantVariance) else fit.variance.candidate
     chosen = {id(winner): 1.0} if winner else {}
     everyone = [*fit.mean.searched, *fit.variance.everyone]
-    m = len(data.rows)
     full = sum(c.full_evaluations for c in everyone)
-    reason = "asked for" if method != "auto" else f"{m} distinct rows fit into memory"
     calibration = f"{fit.calibration.kind}, factor {fit.calibration.factor:.3g}"
     if fit.calibration.note:
         calibration += f" ({fit.calibration.note})"
     return FitReport(
         **_table_facts(data),
-        method_reason=reason,
+        method=fit.method[0],
+        method_reason=fit.method[1],
         mean=fit.mean.label,
         variance=fit.variance.label,
         calibration=calibration,
@@ -91,7 +91,9 @@ def two_stage_report(data: Prepared, fit: TwoStageFit, method: str) -> FitReport
 
 
 def _largest_jitter(fit: TwoStageFit) -> float:
-    ridges = [m.posterior.jitter for m in fit.mean.models if isinstance(m, RidgeMean)]
+    ridges = [
+        m.posterior.jitter for m in fit.mean.models if isinstance(m, RidgeMean | NeighborMean)
+    ]
     own = [fit.variance.posterior.jitter] if isinstance(fit.variance, GPVariance) else []
     return max([0.0, *ridges, *own])
 
@@ -107,7 +109,7 @@ def _ignored_weights(fit: TwoStageFit) -> list[str]:
 def single_stage_report(
     data: Prepared,
     candidates: list[Candidate],
-    posterior: ExactPosterior | None,
+    posterior: ExactPosterior | NeighborPosterior | None,
     noise: float,
     seconds: dict[str, float],
 ) -> FitReport:
@@ -117,6 +119,7 @@ def single_stage_report(
     full = sum(c.full_evaluations for c in candidates)
     return FitReport(
         **_table_facts(data),
+        method="exact",
         method_reason="the only method of this estimator",
         mean=kernel,
         variance=kernel,
@@ -136,7 +139,6 @@ def single_stage_report(
 
 def _table_facts(data: Prepared) -> dict[str, Any]:
     return {
-        "method": "exact",
         "n_rows": data.n_rows,
         "n_distinct_rows": len(data.rows),
         "n_features": data.rows.X.shape[1],

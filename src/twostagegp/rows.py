@@ -126,6 +126,29 @@ class Merged:
         """From merged rows (see ``objectives.Heldout``) to residuals of all rows, shape (n,)."""
         return residual[self.inverse] + slope[self.inverse] * self.deviation
 
+    def subset(self, index: NDArray[np.int64]) -> Merged:
+        """Some of the merged rows, with the rows of the table that they stand for."""
+        place = np.full(len(self.c), -1, dtype=np.int64)
+        place[index] = np.arange(len(index))
+        kept = place[self.inverse] >= 0
+        return Merged(
+            X=self.X[index],
+            t=self.t[index],
+            c=self.c[index],
+            q=self.q[index],
+            extra=self.extra[index],
+            groups=None if self.groups is None else self.groups[index],
+            inverse=place[self.inverse[kept]],
+            deviation=self.deviation[kept],
+            weight=self.weight[kept],
+        )
+
+    def rows_of(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Numbers of the table's rows that some merged rows stand for, in order."""
+        wanted = np.zeros(len(self.c), dtype=bool)
+        wanted[index] = True
+        return np.flatnonzero(wanted[self.inverse])
+
 
 def merge_rows(
     X: NDArray[np.float64],
@@ -159,18 +182,12 @@ def merge_rows(
     group_column = np.zeros(n) if groups is None else groups.astype(np.float64)
     # + 0.0 turns -0.0 into 0.0, which compare equal but differ as bytes.
     key = np.column_stack([X, extra_column, group_column]) + 0.0
-    _, first, inverse = np.unique(key, axis=0, return_index=True, return_inverse=True)
-    inverse = inverse.reshape(-1)
-    # Equal copies become one, then copies are added in order of their values: the same to the
-    # last bit whatever the order of the table, and for weights and repeats alike.
-    order = np.lexsort((weight, y, inverse))
-    row, value = inverse[order], y[order]
-    first_copy = np.flatnonzero(np.append(True, (np.diff(row) != 0) | (np.diff(value) != 0)))
-    row, value = row[first_copy], value[first_copy]
-    copies = np.add.reduceat(weight[order], first_copy)
-    c = np.asarray(np.bincount(row, weights=copies), dtype=np.float64)
-    t = np.bincount(row, weights=copies * value) / c
-    q = np.asarray(np.bincount(row, weights=copies * (value - t[row]) ** 2), dtype=np.float64)
+    by_key = _lexicographic(key)
+    new = np.append(True, (np.diff(key[by_key], axis=0) != 0.0).any(1))
+    inverse = np.empty(n, dtype=np.int64)
+    inverse[by_key] = np.cumsum(new) - 1
+    first = by_key[new]
+    c, t, q = _pooled(y, weight, inverse)
     return Merged(
         X=X[first],
         t=t,
@@ -182,3 +199,46 @@ def merge_rows(
         deviation=y - t[inverse],
         weight=weight,
     )
+
+
+def _pooled(
+    y: NDArray[np.float64], weight: NDArray[np.float64], inverse: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Weight, mean target and within-row sum of squares of every merged row."""
+    if len(inverse) == inverse.max() + 1 and (weight == 1.0).all():
+        t = np.empty(len(y))
+        t[inverse] = y
+        return np.ones(len(y)), t, np.zeros(len(y))
+    # Equal copies become one, then copies are added in order of their values: the same to the
+    # last bit whatever the order of the table, and for weights and repeats alike.
+    order = np.lexsort((weight, y, inverse))
+    row, value = inverse[order], y[order]
+    first_copy = np.flatnonzero(np.append(True, (np.diff(row) != 0) | (np.diff(value) != 0)))
+    row, value = row[first_copy], value[first_copy]
+    copies = np.add.reduceat(weight[order], first_copy)
+    c = np.asarray(np.bincount(row, weights=copies), dtype=np.float64)
+    t = np.bincount(row, weights=copies * value) / c
+    q = np.asarray(np.bincount(row, weights=copies * (value - t[row]) ** 2), dtype=np.float64)
+    return c, t, q
+
+
+def _lexicographic(key: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Stable order of rows by their first column, ties by the second, and so on.
+
+    Most tables have few ties in some column, so the rows are sorted by one column at a time, and
+    only runs of ties by the next.
+    """
+    order = np.argsort(key[:, 0], kind="stable")
+    ties = np.diff(key[order, 0]) == 0.0
+    if key.shape[1] == 1 or not ties.any():
+        return order
+    if ties.mean() > 0.1:
+        return np.lexsort(key.T[::-1])
+    # Rows in runs of ties, sorted among themselves: by run first, then by the other columns.
+    in_run = np.append(ties, False) | np.append(False, ties)
+    places = np.flatnonzero(in_run)
+    run = np.cumsum(np.append(True, ~ties))[places].astype(np.float64)
+    rows = order[places]
+    inner = np.lexsort((*key[rows, 1:].T[::-1], run))
+    order[places] = rows[inner]
+    return order

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.stats import chi2
 from torch import Tensor
@@ -23,13 +24,21 @@ from torch import Tensor
 from twostagegp.calibration import Calibration, scale_from_quantile
 from twostagegp.candidates import Ladder
 from twostagegp.engines.exact import ExactEngine, Work
+from twostagegp.engines.neighbors import NeighborEngine
 from twostagegp.inputs import Prepared
 from twostagegp.kernels import Kernel, NamedKernel, inverse_lengthscale_shares
-from twostagegp.mean import ConstantMean, RidgeMean
+from twostagegp.mean import ConstantMean, NeighborMean, RidgeMean
 from twostagegp.mean_stage import StackedMean, fit_mean
+from twostagegp.neighbor_stages import (
+    Sample,
+    fit_neighbor_mean,
+    fit_neighbor_variance,
+    neighbor_variance_kernels,
+)
 from twostagegp.options import FULL_TRAINING_ROWS, MEDIUM_ROWS, SMALL_ROWS, Options, kernel_list
-from twostagegp.rows import Merged, Rows
+from twostagegp.rows import Merged
 from twostagegp.search.kernel_search import KernelSearch
+from twostagegp.svgp_stages import SparseMeanBuilder, SparseVariance, fit_sparse_variance
 from twostagegp.variance import ConstantVariance, GPVariance, fit_variance, residual_rows
 
 __all__ = ["TwoStageFit", "fit_two_stage"]
@@ -47,12 +56,13 @@ class TwoStageFit:
     """Everything that was learned about one target, in standardised units."""
 
     mean: StackedMean
-    variance: GPVariance | ConstantVariance
+    variance: GPVariance | ConstantVariance | SparseVariance
     calibration: Calibration
     seconds: dict[str, float]
     n_refits: int
     noise_floor: float
     conditionings: int = 0
+    method: tuple[str, str] = ("exact", "asked for")
 
     @property
     def noise(self) -> float:
@@ -85,7 +95,7 @@ class TwoStageFit:
         """Inverse lengthscales of the mean's kernels, weighted as in the stack."""
         share = np.zeros(n_features)
         for weight, model in zip(self.mean.weights, self.mean.models, strict=True):
-            if isinstance(model, RidgeMean):
+            if isinstance(model, RidgeMean | NeighborMean):
                 share += weight * inverse_lengthscale_shares(model.kernel, model.parameters)
         return share
 
@@ -149,6 +159,8 @@ def fit_two_stage(data: Prepared, options: Options, seed: int) -> TwoStageFit:
     m, d = len(data.rows), data.rows.X.shape[1]
     if m < 3 or d == 0 or data.constant_target:
         return _constant_parts(data, options)
+    if options.method in ("neighbors", "vecchia", "svgp"):
+        return _fit_neighbors(data, options, seed)
     clock = _Clock()
     work = Work(full_rows=m)
     # The paper's schedules know no prior.
@@ -163,8 +175,9 @@ def fit_two_stage(data: Prepared, options: Options, seed: int) -> TwoStageFit:
     with clock("variance"):
         rows, R = residual_rows(data.rows, data.merged, residuals)
         kernels = variance_kernels(options, mean, data)
+        floor = _variance_floor(residuals, data.merged, options)
         variance = fit_variance(
-            _variance_engine(engine, rows, residuals, data.merged, options),
+            replace(engine.with_rows(rows), noise_floor=floor),
             kernels,
             options.variance_objective,
             R,
@@ -174,7 +187,7 @@ def fit_two_stage(data: Prepared, options: Options, seed: int) -> TwoStageFit:
             by_test=options.variance_selection == "misspecification",
         )
     with clock("calibration"):
-        calibration = _calibrate(data, variance, mean.heldout_residuals, options)
+        calibration = _calibrate(data.merged, variance, mean.heldout_residuals, options)
     return TwoStageFit(
         mean,
         variance,
@@ -186,36 +199,70 @@ def fit_two_stage(data: Prepared, options: Options, seed: int) -> TwoStageFit:
     )
 
 
-def _variance_engine(
-    engine: ExactEngine, rows: Rows, residuals: Array, merged: Merged, options: Options
-) -> ExactEngine:
-    """The engine of the second stage, whose noise is bounded below by the residuals' size.
+def _fit_neighbors(data: Prepared, options: Options, seed: int) -> TwoStageFit:
+    """The three parts on neighbours; what is held out is a sample of rows."""
+    clock, rng = _Clock(), np.random.default_rng(seed)
+    m, d = len(data.rows), data.rows.X.shape[1]
+    order = None
+    if options.method == "vecchia" or options.selection == "nll":
+        order = torch.as_tensor(rng.permutation(m), device=data.rows.X.device)
+    engine = NeighborEngine(
+        data.rows, options.n_neighbors, options.noise_floor, options.training is None, order
+    )
+    sample = Sample.draw(data, rng)
+    _LOG.info("mean: %d rows, %d distinct, %d columns", data.n_rows, m, d)
+    sparse = options.method == "svgp"
+    with clock("mean"):
+        make = SparseMeanBuilder if sparse else None
+        mean = fit_neighbor_mean(data, engine, options, sample, seed, rng, make)
+        residuals = mean.heldout_residuals
+        if options.residuals == "insample":
+            fitted = mean.predict(data.rows.X[sample.tensor(data.rows.X.device)])
+            residuals = sample.merged.y - fitted.double().cpu().numpy()[sample.merged.inverse]
+    _LOG.info("mean is %s; now the variance", mean.label)
+    with clock("variance"):
+        floor = _variance_floor(residuals, sample.merged, options)
+        kernels = neighbor_variance_kernels(options, mean, data)
+        variance: GPVariance | SparseVariance
+        if sparse:
+            own_rows, _ = residual_rows(data.rows.subset(sample.index), sample.merged, residuals)
+            variance = fit_sparse_variance(own_rows, kernels, floor, sample, residuals, seed, rng)
+        else:
+            variance = fit_neighbor_variance(
+                data, engine.with_noise_floor(floor), kernels, options, sample, residuals, rng
+            )
+    with clock("calibration"):
+        calibration = _calibrate(sample.merged, variance, mean.heldout_residuals, options)
+    return TwoStageFit(mean, variance, calibration, clock.seconds, 0, options.noise_floor)
+
+
+def _variance_floor(residuals: Array, merged: Merged, options: Options) -> float:
+    """Lower bound of the second stage's noise, from the residuals' size.
 
     Leave-one-out variances say what to expect at the usual distance from a training row. They
     cannot tell noise from a function that wiggles between the rows, so that without a bound the
     variance may vanish right at the rows.
     """
     if options.variance_objective != "heldout":
-        return engine.with_rows(rows)
+        return options.noise_floor
     weight, known = merged.weight, merged.extra[merged.inverse]
     squared = np.maximum(residuals**2 - known, 0.0)
     order = np.argsort(squared)
     middle = np.searchsorted(np.cumsum(weight[order]), 0.5 * weight.sum())
     typical = float(squared[order][middle]) / float(chi2.median(1))
-    floor = max(engine.noise_floor, NOISE_SHARE * typical)
-    return replace(engine.with_rows(rows), noise_floor=floor)
+    return max(options.noise_floor, NOISE_SHARE * typical)
 
 
 def _calibrate(
-    data: Prepared, variance: GPVariance, residuals: Array, options: Options
+    merged: Merged, variance: GPVariance | SparseVariance, residuals: Array, options: Options
 ) -> Calibration:
     v = np.maximum(variance.heldout_variance, options.noise_floor)
-    z = residuals / np.sqrt(v[data.merged.inverse])
+    z = residuals / np.sqrt(v[merged.inverse])
     if options.calibration is None:
         return Calibration("none", 1.0, z)
     note = ""
     if options.calibration == "local":
         note = "'local' is not available yet: one factor for all rows was used"
     # A residual of exactly zero everywhere must not give a variance of zero.
-    factor = max(scale_from_quantile(z, data.merged.weight), 1e-6)
+    factor = max(scale_from_quantile(z, merged.weight), 1e-6)
     return Calibration("scale", factor, z, note)

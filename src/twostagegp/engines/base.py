@@ -25,6 +25,10 @@ class Posterior(Protocol):
     """A zero-mean Gaussian process at fixed hyperparameters, conditioned on rows."""
 
     @property
+    def parameters(self) -> Vector:
+        """(theta, log noise variance)."""
+
+    @property
     def noise(self) -> float:
         """Noise variance."""
 

@@ -55,9 +55,9 @@ def check_memory(n: int, device: torch.device, itemsize: int = 8) -> None:
     if available is not None and needed > available:
         raise MemoryBudgetError(
             f"an exact fit of {n} distinct rows needs about {needed / 2**30:.1f} GiB, and "
-            f"{available / 2**30:.1f} GiB are free on {device}. Fit a random subset of at most "
-            f"{math.isqrt(available // (_LIVE_MATRICES * itemsize))} rows, or use a machine with "
-            "more memory."
+            f"{available / 2**30:.1f} GiB are free on {device}. Use "
+            "TwoStageGPRegressor(method='neighbors') or GPNNRegressor, or fit a random subset of "
+            f"at most {math.isqrt(available // (_LIVE_MATRICES * itemsize))} rows."
         )
 
 

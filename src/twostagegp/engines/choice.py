@@ -1,0 +1,56 @@
+"""Which engine a table gets when the user leaves it open."""
+
+from __future__ import annotations
+
+import torch
+
+from twostagegp.engines.exact import exact_bytes
+from twostagegp.memory import available_bytes
+
+__all__ = ["METHODS", "choose_method", "exact_seconds"]
+
+METHODS = ("exact", "neighbors", "vecchia", "svgp")
+
+#: Factorisations of all rows that a two-stage fit amounts to, training and conditioning together;
+#: benchmarks.exact_speed prints 85 on 8611 rows.
+_FACTORISATIONS = 85.0
+#: Double-precision operations a second that are assumed: a CPU core or two, and a GPU. Constants,
+#: so that the choice does not depend on what else the machine is doing.
+_RATES = {"cpu": 4e10, "cuda": 8e12}
+#: Predicted seconds above which neighbours take over.
+_PATIENCE = 60.0
+
+
+def exact_seconds(n: int, device: torch.device) -> float:
+    """Rough seconds of an exact two-stage fit on n distinct rows.
+
+    Examples
+    --------
+    >>> import torch
+    >>> exact_seconds(1000, torch.device("cpu")) < 1.0 < exact_seconds(10_000, torch.device("cpu"))
+    True
+    """
+    return _FACTORISATIONS * n**3 / 3.0 / _RATES[device.type]
+
+
+def choose_method(n: int, device: torch.device, itemsize: int = 8) -> tuple[str, str]:
+    """Engine for n distinct rows, and the reason.
+
+    Examples
+    --------
+    >>> import torch
+    >>> choose_method(500, torch.device("cpu"))
+    ('exact', '500 distinct rows: about 0 s')
+    >>> choose_method(50_000, torch.device("cpu"))[0]
+    'neighbors'
+    """
+    needed, available = exact_bytes(n, itemsize), available_bytes(device)
+    if available is not None and needed > available:
+        return "neighbors", (
+            f"an exact fit of {n} distinct rows would need {needed / 2**30:.0f} GiB of "
+            f"{available / 2**30:.0f}"
+        )
+    seconds = exact_seconds(n, device)
+    if seconds > _PATIENCE:
+        return "neighbors", f"an exact fit of {n} distinct rows would take about {seconds:.0f} s"
+    return "exact", f"{n} distinct rows: about {seconds:.0f} s"
