@@ -4,6 +4,9 @@
 - ``python -m benchmarks.exact_speed``: the exact engine against GPyTorch, and its own budgets.
 - ``python -m benchmarks.kernel_search``: the kernel search against a plain loop of GPyTorch fits.
 - ``python -m benchmarks.uci_large``: nine larger tables against the libraries of other authors.
+- ``python -m benchmarks.neighbors_speed``: predictions from neighbours, against other libraries.
+- ``python -m benchmarks.neighbor_search``: ways to find neighbours, by rows, columns and norm.
+- ``python -m benchmarks.neighbors_scale``: time and memory from 100,000 rows to millions.
 - ``python -m benchmarks.toy``: the paper's one-dimensional example over many seeds.
 
 Each program writes what it measured (JSON) and a table made from it (Markdown) to

@@ -7,8 +7,11 @@ import torch
 
 from twostagegp import TwoStageGPRegressor, check_misspecification, search_kernel
 from twostagegp.batch_training import fit_batch
+from twostagegp.engines.neighbors import NeighborEngine
 from twostagegp.kernels import KERNELS, NamedKernel, WrappedKernel
+from twostagegp.neighbors import BoxIndex, BruteIndex, TreeIndex
 from twostagegp.problem_batch import Extras, ProblemBatch
+from twostagegp.rows import Rows
 
 pytestmark = [
     pytest.mark.gpu,
@@ -91,3 +94,67 @@ def test_a_search_inside_a_fit():
         for d in ("cpu", "cuda")
     ]
     np.testing.assert_allclose(means[1], means[0], atol=1e-3)
+
+
+def rows_on(device, n=2000, weights=False):
+    rng = np.random.default_rng(1)
+    X = torch.as_tensor(rng.normal(size=(n, D)), device=device)
+    t = torch.sin(2.0 * X[:, 0]) + 0.1 * torch.as_tensor(rng.normal(size=n), device=device)
+    c = torch.as_tensor(rng.integers(1, 4, size=n), dtype=torch.float64, device=device)
+    c = c if weights else torch.ones_like(c)
+    return Rows(X, t, c, 0.01 * (c - 1.0), torch.zeros_like(c))
+
+
+@pytest.mark.parametrize("manhattan", [False, True], ids=["euclidean", "manhattan"])
+@pytest.mark.parametrize("index", [BruteIndex, BoxIndex])
+def test_neighbours(index, manhattan):
+    X, groups = rows_on("cpu").X, torch.arange(2000) % 400
+    own = torch.arange(500)
+    expected = TreeIndex(X, manhattan, groups).query(X[:500], 20, own, groups[:500])
+    found = index(X.cuda(), manhattan, groups.cuda()).query(
+        X[:500].cuda(), 20, own.cuda(), groups[:500].cuda()
+    )
+    assert torch.equal(found.cpu(), expected)
+
+
+@pytest.mark.parametrize("weights", [False, True], ids=["plain", "weights"])
+@pytest.mark.parametrize("objective", ["loo", "heldout", "nll"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_densities_of_neighbours(name, objective, weights):
+    kernel = named(name, True)
+    parameters = np.append(kernel.start(), np.log(0.05))
+    results = []
+    for device in ("cpu", "cuda"):
+        rows = rows_on(device, weights=weights)
+        engine = NeighborEngine(rows, 30, order=torch.arange(len(rows), device=device))
+        batch = torch.arange(0, 2000, 7, device=device)
+        R = rows.t[batch].square() if objective == "heldout" else None
+        results.append(engine.local_problem(kernel, objective, parameters, batch, R)(parameters))
+    assert results[1][0] == pytest.approx(results[0][0], rel=1e-9)
+    np.testing.assert_allclose(results[1][1], results[0][1], rtol=1e-6, atol=1e-9)
+
+
+def test_predictions_from_neighbours():
+    kernel = named("matern52", True)
+    parameters = np.append(kernel.start(), np.log(0.05))
+    points = rows_on("cpu", 100).X + 0.1
+    moments = []
+    for device in ("cpu", "cuda"):
+        gp = NeighborEngine(rows_on(device), 30).condition(kernel, parameters)
+        X = points.to(device)
+        moments.append((gp.mean(X).cpu(), gp.variance(X).cpu()))
+    torch.testing.assert_close(moments[1], moments[0], rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("method", ["neighbors", "vecchia"])
+def test_a_fit_on_neighbours(method):
+    rng = np.random.default_rng(2)
+    X = rng.uniform(-2, 2, size=(1500, 3))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] ** 2 + 0.1 * rng.normal(size=1500)
+    options = {"method": method, "kernels": ("rbf", "matern32"), "random_state": 0}
+    cpu = TwoStageGPRegressor(**options, device="cpu").fit(X, y)
+    gpu = TwoStageGPRegressor(**options, device="cuda").fit(X, y)
+    m_cpu, s_cpu = cpu.predict(X[:200] + 0.01, return_std=True)
+    m_gpu, s_gpu = gpu.predict(X[:200] + 0.01, return_std=True)
+    np.testing.assert_allclose(m_gpu, m_cpu, atol=0.02)
+    np.testing.assert_allclose(s_gpu, s_cpu, rtol=0.05)

@@ -64,6 +64,8 @@ Scalars = float | Tensor
 #: Above this many columns distances come from a matrix product; below, from differences,
 #: which are exact for nearly equal rows.
 _DIRECT_COLUMNS = 64
+#: Up to this many columns a GPU sums distances up column by column.
+_COLUMNWISE = 32
 #: Rows of a block in the Laplacian's derivative: a (rows, n) panel should stay in cache.
 _PANEL_ENTRIES = 65_536
 #: Standard deviation of the prior on a log-lengthscale and on a log-outputscale.
@@ -128,7 +130,18 @@ class Kernel(ABC):
         return f"{self.name}-ard" if self.ard else self.name
 
 
+def _by_columns(Z: Tensor, Z2: Tensor, p: int) -> Tensor:
+    """Distances summed up column by column: torch.cdist takes a GPU twenty times as long."""
+    total = Z.new_zeros(*Z.shape[:-1], Z2.shape[-2])
+    for c in range(Z.shape[-1]):
+        difference = Z[..., :, None, c] - Z2[..., None, :, c]
+        total += difference.abs_() if p == 1 else difference.square_()
+    return total if p == 1 else total.sqrt_()
+
+
 def _euclidean(Z: Tensor, Z2: Tensor) -> Tensor:
+    if Z.device.type == "cuda" and Z.shape[-1] <= _COLUMNWISE:
+        return _by_columns(Z, Z2, 2)
     mode = (
         "donot_use_mm_for_euclid_dist"
         if Z.shape[-1] <= _DIRECT_COLUMNS
@@ -236,7 +249,11 @@ class NamedKernel(Kernel):
 
     def distance(self, Z: Tensor, Z2: Tensor) -> Tensor:
         """Distances of scaled inputs, in the kernel's metric."""
-        return torch.cdist(Z, Z2, p=1.0) if self.metric == 1 else _euclidean(Z, Z2)
+        if self.metric == 2:
+            return _euclidean(Z, Z2)
+        if Z.device.type == "cuda" and Z.shape[-1] <= _COLUMNWISE:
+            return _by_columns(Z, Z2, 1)
+        return torch.cdist(Z, Z2, p=1.0)
 
     def own_distance(self, Z: Tensor) -> Tensor:
         """Distances of scaled inputs among themselves, exactly zero on the diagonal."""

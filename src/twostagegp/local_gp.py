@@ -141,7 +141,61 @@ def _repeated(theta: Vector, b: int, like: Tensor) -> Tensor:
     return torch.as_tensor(theta, dtype=like.dtype, device=like.device).expand(b, -1)
 
 
+def _one_factor(K: Tensor, rows: Rows, near: Tensor, noise: float) -> tuple[Tensor, Tensor]:
+    r"""Mean and variance from a single batched Cholesky factor, NaN where there is none.
+
+    The point's covariances and the targets are two more rows of the matrix, as in the compiled
+    form: below the factor of C stand :math:`L^{-1} k` and :math:`L^{-1} t`, and no system is left
+    to solve. The last two diagonal entries only have to be large enough.
+    """
+    index = near.long()
+    b, k = near.shape
+    t = rows.t[index]
+    noises = (noise + rows.extra[index]) / rows.c[index]
+    A = K.new_zeros(b, k + 2, k + 2)
+    A[:, : k + 1, : k + 1] = K
+    A[:, k + 1, :k] = t
+    A[:, :k, k + 1] = t
+    A.diagonal(dim1=-2, dim2=-1)[:, :k] += noises
+    A[:, k, k] *= 2.0
+    A[:, k + 1, k + 1] = 2.0 * t.square().sum(1) / noises.amin(1) + 1.0
+    A[:, k, k + 1] = A[:, k + 1, k] = 0.0
+    L, info = torch.linalg.cholesky_ex(A)
+    yk, yt = L[:, k, :k], L[:, k + 1, :k]
+    mean, variance = (yk * yt).sum(1), K[:, k, k] - yk.square().sum(1)
+    bad = info != 0
+    return mean.masked_fill(bad, math.nan), variance.clamp(min=0.0).masked_fill(bad, math.nan)
+
+
 def _torch_predict(
+    kernel: Kernel, parameters: Vector, rows: Rows, near: Tensor, points: Tensor
+) -> tuple[Tensor, Tensor]:
+    if points.device.type == "cuda" and not bool((near < 0).any()):
+        return _fast_predict(kernel, parameters, rows, near, points)
+    return _safe_predict(kernel, parameters, rows, near, points)
+
+
+def _fast_predict(
+    kernel: Kernel, parameters: Vector, rows: Rows, near: Tensor, points: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One factor a point; the few that fail once more, with jitter."""
+    noise, size = math.exp(parameters[-1]), _block(rows, near.shape[1])
+    means, variances = [points.new_zeros(0)], [points.new_zeros(0)]
+    for begin in range(0, len(points), size):
+        part = slice(begin, begin + size)
+        X = _problems(rows, near[part], points[part])
+        K, _ = kernel_batch(kernel, X).evaluate(slice(None), _repeated(parameters[:-1], len(X), X))
+        mean, variance = _one_factor(K.detach(), rows, near[part], noise)
+        means.append(mean)
+        variances.append(variance)
+    m, v = torch.cat(means), torch.cat(variances)
+    failed = torch.nonzero(v.isnan())[:, 0]
+    if len(failed):
+        m[failed], v[failed] = _safe_predict(kernel, parameters, rows, near[failed], points[failed])
+    return m, v
+
+
+def _safe_predict(
     kernel: Kernel, parameters: Vector, rows: Rows, near: Tensor, points: Tensor
 ) -> tuple[Tensor, Tensor]:
     noise = math.exp(parameters[-1])

@@ -82,9 +82,11 @@ STACK_FOLDS = 10
 def boosted_trees() -> HistGradientBoostingRegressor:
     """The stack's tree ensemble: strong where a target jumps or depends on many columns weakly."""
     return HistGradientBoostingRegressor(
-        learning_rate=0.08,
-        max_iter=1000,
+        learning_rate=0.05,
+        max_iter=2000,
         max_leaf_nodes=63,
+        max_features=0.6,
+        l2_regularization=5.0,
         early_stopping=True,
         validation_fraction=0.1,
         n_iter_no_change=20,

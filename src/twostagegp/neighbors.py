@@ -1,9 +1,9 @@
 """Exact nearest neighbours: one small interface over a compiled tree and torch.
 
 On the CPU a k-d tree with vector leaves (``compiled/tree.py``) answers, on a GPU distances to all
-rows in blocks. Both give the same rows, nearest first, ties by row number (torch: but for ties at
-the very end of the list); a row can be left out of its own query, and so can its whole group.
-Memory is bounded: a block of distances at a time.
+rows in blocks, or boxes of rows. All give the same rows, nearest first, ties by row number (torch:
+but for ties at the very end of the list); a row can be left out of its own query, and so can its
+whole group. Memory is bounded: a block of distances at a time.
 """
 
 from __future__ import annotations
@@ -20,12 +20,16 @@ from twostagegp.compiled.lanes import BLOCK, LANES
 from twostagegp.compiled.threads import by_slices
 from twostagegp.errors import InputError
 
-__all__ = ["BruteIndex", "NeighborIndex", "TreeIndex", "neighbor_index", "recall"]
+__all__ = ["BoxIndex", "BruteIndex", "NeighborIndex", "TreeIndex", "neighbor_index", "recall"]
 
 #: Queries of one slice of work.
 _SLICE = 1024
 #: Entries of a (queries, rows) block of distances: 256 MiB in float64.
 _BLOCK_ENTRIES = 1 << 25
+#: Rows of a box on a GPU, and boxes that a query looks into at most before it looks at all rows.
+_BOX_ROWS, _MOST_BOXES = 256, 1024
+#: From this many rows on a GPU sorts them into boxes.
+_BOXED_ROWS = 20_000
 
 
 class NeighborIndex(Protocol):
@@ -179,6 +183,124 @@ class BruteIndex:
         return found
 
 
+class BoxIndex:
+    """Rows in boxes, for a GPU: a query looks into the nearest boxes, as many as it needs.
+
+    Rows are halved along their widest column until a box has at most ``_BOX_ROWS``. For every query
+    the boxes are sorted by distance; in round j it compares the rows of its j-th box with the
+    nearest found so far, and is done when the next box is farther than the k-th of them. A query
+    that would need very many boxes is compared with all rows.
+
+    Examples
+    --------
+    >>> import torch
+    >>> X = torch.arange(5, dtype=torch.float64)[:, None]
+    >>> BoxIndex(X).query(X[:2], 2, own=torch.arange(2)).tolist()
+    [[1, 2], [0, 2]]
+    """
+
+    def __init__(
+        self,
+        X: Tensor,
+        manhattan: bool = False,
+        groups: Tensor | None = None,
+        ordered: bool = False,
+    ) -> None:
+        self.p = 1.0 if manhattan else 2.0
+        self.groups, self.ordered = groups, ordered
+        self.brute = BruteIndex(X, manhattan, groups, ordered)
+        n = len(X)
+        levels = max(0, math.ceil(math.log2(max(n, 1) / _BOX_ROWS)))
+        size = math.ceil(n / 2**levels)
+        number = torch.arange(size * 2**levels, device=X.device)
+        rows = number.clamp(max=n - 1).reshape(1, -1)
+        real = (number < n).reshape(1, -1)
+        for _ in range(levels):
+            inputs = X[rows]
+            spread = inputs.amax(1) - inputs.amin(1)
+            widest = spread.argmax(1)[:, None, None].expand(-1, inputs.shape[1], 1)
+            turn = inputs.gather(2, widest)[:, :, 0].argsort(dim=1)
+            half = (len(rows) * 2, rows.shape[1] // 2)
+            rows, real = rows.gather(1, turn).reshape(half), real.gather(1, turn).reshape(half)
+        self.rows, self.inputs = torch.where(real, rows, -1), X[rows]
+        self.low, self.high = self.inputs.amin(1), self.inputs.amax(1)
+
+    def query(
+        self, points: Tensor, k: int, own: Tensor | None = None, own_group: Tensor | None = None
+    ) -> Tensor:
+        boxes, size, d = self.inputs.shape
+        # Few launches are what counts on a GPU: blocks of up to 2 GiB.
+        entries = _BLOCK_ENTRIES * (8 if points.device.type == "cuda" else 1)
+        chunk = max(1, min(entries // boxes, entries // (size * d)))
+        found = torch.empty((len(points), k), dtype=torch.int32, device=points.device)
+        for begin in range(0, len(points), chunk):
+            part = slice(begin, begin + chunk)
+            found[part] = self._query(
+                points[part],
+                k,
+                None if own is None else own[part],
+                None if own_group is None else own_group[part],
+            )
+        return found
+
+    def _query(
+        self, points: Tensor, k: int, own: Tensor | None, own_group: Tensor | None
+    ) -> Tensor:
+        m, boxes = len(points), len(self.rows)
+        near = points.new_full((m, k), math.inf)
+        found = torch.full((m, k), -1, dtype=torch.long, device=points.device)
+        rounds = min(boxes, _MOST_BOXES)
+        gap, turn = self._gaps(points).topk(rounds, largest=False, sorted=True)
+        active = torch.arange(m, device=points.device)
+        for j in range(rounds):
+            # Rounding must not leave out a box with a row at exactly this distance.
+            active = active[gap[active, j] * (1.0 - 1e-12) <= near[active, -1]]
+            if len(active) == 0:
+                break
+            box = turn[active, j]
+            D, row = self._distances(points[active], box), self.rows[box]
+            out = row < 0
+            if own is not None:
+                out |= row == own[active][:, None]
+            if own_group is not None and self.groups is not None:
+                theirs, mine = self.groups[row.clamp(min=0)], own_group[active][:, None]
+                out |= (theirs >= mine) if self.ordered else (theirs == mine)
+            D.masked_fill_(out, math.inf)
+            # Most boxes of the later rounds hold nothing nearer.
+            better = torch.nonzero(D.amin(1) <= near[active, -1])[:, 0]
+            who = active[better]
+            both = torch.cat([near[who], D[better]], dim=1)
+            number = torch.cat([found[who], row[better]], dim=1)
+            best, place = both.topk(k, largest=False, sorted=True)
+            near[who], found[who] = best, number.gather(1, place)
+        found.masked_fill_(near == math.inf, -1)
+        found = _ties_by_row(near, found)
+        if rounds < boxes:
+            left = active[gap[active, -1] * (1.0 - 1e-12) <= near[active, -1]]
+            if len(left):
+                found[left] = self.brute.query(
+                    points[left],
+                    k,
+                    None if own is None else own[left],
+                    None if own_group is None else own_group[left],
+                ).long()
+        return found.int()
+
+    def _gaps(self, points: Tensor) -> Tensor:
+        """Distances of points from all boxes (squared, but for L1), shape (m, boxes)."""
+        total = points.new_zeros(len(points), len(self.low))
+        for c in range(points.shape[1]):
+            x = points[:, c, None]
+            gap = torch.maximum(self.low[:, c] - x, x - self.high[:, c]).clamp_(min=0.0)
+            total += gap if self.p == 1.0 else gap.square_()
+        return total
+
+    def _distances(self, points: Tensor, box: Tensor) -> Tensor:
+        """Distances of each point from the rows of its box, shape (m, rows of a box)."""
+        u = self.inputs[box] - points[:, None, :]
+        return u.abs_().sum(2) if self.p == 1.0 else u.square_().sum(2)
+
+
 def _ties_by_row(distance: Tensor, row: Tensor) -> Tensor:
     by_row = row.argsort(dim=1)
     row, distance = row.gather(1, by_row), distance.gather(1, by_row)
@@ -192,7 +314,7 @@ def neighbor_index(
     leaves: int | None = None,
     ordered: bool = False,
 ) -> NeighborIndex:
-    """The index for these rows: a tree on the CPU, blocks of distances on a GPU.
+    """The index for these rows: a tree on the CPU, boxes or blocks of distances on a GPU.
 
     Examples
     --------
@@ -204,6 +326,8 @@ def neighbor_index(
         return TreeIndex(X, manhattan, groups, leaves, ordered)
     if leaves is not None:
         raise InputError("an approximate search (leaves) is for the CPU; the GPU's is exact.")
+    if len(X) >= _BOXED_ROWS:
+        return BoxIndex(X, manhattan, groups, ordered)
     return BruteIndex(X, manhattan, groups, ordered)
 
 

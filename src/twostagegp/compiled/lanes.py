@@ -13,6 +13,7 @@ vectors; everything around them is ordinary Numba. Arrays are flat, offsets coun
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
@@ -22,12 +23,16 @@ from numba.extending import intrinsic
 
 __all__ = [
     "BLOCK",
+    "FAR",
+    "KINDS",
     "LANES",
     "OPTIONS",
     "block_distances",
     "box_distances",
+    "covariances",
     "differences",
     "eliminate",
+    "eliminate_pair",
     "pivot",
     "weighted_squares",
 ]
@@ -36,6 +41,14 @@ __all__ = [
 LANES = 8
 #: Points of a leaf of the neighbour tree: four vectors.
 BLOCK = 32
+
+#: Numbers of the kernels that have a compiled form.
+KINDS = {"rbf": 0, "matern12": 1, "matern32": 2, "matern52": 3, "laplacian": 4}
+#: Beyond this the exponential counts as constant, 3e-20: nothing is lost, and no number becomes
+#: so small that arithmetic with it is slow.
+FAR = 45.0
+#: exp(-x) is the series of exp(-x/256) to this power, squared eight times: 1e-13 on [0, FAR].
+SERIES, SQUARES = 10, 8
 
 #: How every function of this package is compiled. NaN and infinity keep their meaning.
 OPTIONS: dict[str, Any] = {
@@ -95,6 +108,27 @@ class _Writer:
     def constant(self, value: float) -> Any:
         return ir.Constant(_VECTOR, [value] * LANES)
 
+    def smaller(self, x: Any, limit: float) -> Any:
+        """The smaller of a vector and a number."""
+        bound = self.constant(limit)
+        return self.b.select(self.b.fcmp_ordered("<", x, bound), x, bound)
+
+    def times(self, x: Any, y: Any) -> Any:
+        return self.b.fmul(x, y, flags=_FLAGS)
+
+    def plus(self, x: Any, y: Any) -> Any:
+        return self.b.fadd(x, y, flags=_FLAGS)
+
+    def exp_minus(self, x: Any) -> Any:
+        """exp(-x) for 0 <= x <= FAR: a series, then squares."""
+        u = self.times(x, self.constant(-1.0 / 2**SQUARES))
+        p = self.constant(1.0 / math.factorial(SERIES))
+        for n in range(SERIES - 1, -1, -1):
+            p = self.plus(self.times(p, u), self.constant(1.0 / math.factorial(n)))
+        for _ in range(SQUARES):
+            p = self.times(p, p)
+        return p
+
     def spread(self, scalar: Any) -> Any:
         """A vector with the same number in every lane."""
         one = self.b.insert_element(ir.Constant(_VECTOR, ir.Undefined), scalar, _INDEX(0))
@@ -130,7 +164,48 @@ def _eliminate(count: int) -> Any:
 
 #: ``eliminate[c](K, first, stride, pivot_row, column)``: one column of the Cholesky factor for c
 #: rows, L_ij = (K_ij - sum_p<j L_ip L_jp) / L_jj; ``K[pivot_row + column]`` holds 1 / L_jj.
-eliminate = {count: _eliminate(count) for count in (1, 4)}
+eliminate = {count: _eliminate(count) for count in (1,)}
+
+
+def _eliminate_pair(count: int) -> Any:
+    @intrinsic
+    def loop(typingctx, K, first, stride, pivot_row, column):
+        signature = types.void(K, _OFFSET, _OFFSET, _OFFSET, _OFFSET)
+
+        def codegen(context, builder, sig, args):
+            w = _Writer(context, builder)
+            data = w.data(sig.args[0], args[0])
+            first, stride, pivot_row, column = args[1:]
+            b = builder
+            # The width of a row is the distance of two rows.
+            next_row, next_column = b.add(pivot_row, stride), b.add(column, _INDEX(LANES))
+            rows = w.rows(first, stride, count)
+            left = [w.variable(w.load(data, b.add(row, column))) for row in rows]
+            right = [w.variable(w.load(data, b.add(row, next_column))) for row in rows]
+            with w.steps(column) as (p, _):
+                x, y = w.load(data, b.add(pivot_row, p)), w.load(data, b.add(next_row, p))
+                for row, one, two in zip(rows, left, right, strict=True):
+                    value = w.load(data, b.add(row, p))
+                    w.accumulate(one, x, value, -1)
+                    w.accumulate(two, y, value, -1)
+            inverse = w.load(data, b.add(pivot_row, column))
+            next_inverse = w.load(data, b.add(next_row, next_column))
+            between = w.load(data, b.add(next_row, column))
+            for row, one, two in zip(rows, left, right, strict=True):
+                value = b.fmul(b.load(one), inverse)
+                w.store(data, b.add(row, column), value)
+                w.accumulate(two, between, value, -1)
+                w.store(data, b.add(row, next_column), b.fmul(b.load(two), next_inverse))
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+    return loop
+
+
+#: ``eliminate_pair[c](K, first, stride, pivot_row, column)``: the same for two columns at once,
+#: ``column`` and the next, whose pivots are known; ``stride`` is the width of a row.
+eliminate_pair = {count: _eliminate_pair(count) for count in (1, 4)}
 
 
 @intrinsic
@@ -307,3 +382,38 @@ weighted_squares = {
     for count in (1, 4)
     for absolute in (False, True)
 }
+
+
+def _covariances(kind: int) -> Any:
+    @intrinsic
+    def loop(typingctx, K, start, size, s):
+        signature = types.void(K, _OFFSET, _OFFSET, types.float64)
+
+        def codegen(context, builder, sig, args):
+            w = _Writer(context, builder)
+            data, outputscale = w.data(sig.args[0], args[0]), w.spread(args[3])
+            with w.steps(args[2]) as (p, _):
+                place = builder.add(args[1], p)
+                x, value = w.load(data, place), outputscale
+                if kind == KINDS["rbf"]:
+                    x = w.times(x, w.constant(0.5))
+                elif kind == KINDS["matern12"]:
+                    x = w.call("sqrt", x)
+                elif kind == KINDS["matern32"]:
+                    x = w.smaller(w.call("sqrt", w.times(x, w.constant(3.0))), FAR)
+                    value = w.times(value, w.plus(x, w.constant(1.0)))
+                elif kind == KINDS["matern52"]:
+                    x = w.smaller(w.call("sqrt", w.times(x, w.constant(5.0))), FAR)
+                    third = w.plus(w.times(x, w.constant(1.0 / 3.0)), w.constant(1.0))
+                    value = w.times(value, w.plus(w.times(third, x), w.constant(1.0)))
+                value = w.times(value, w.exp_minus(w.smaller(x, FAR)))
+                w.store(data, place, value)
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+    return loop
+
+
+#: ``covariances[kind](K, start, size, s)``: distances (squared, but for L1) become covariances.
+covariances = {kind: _covariances(kind) for kind in KINDS.values()}

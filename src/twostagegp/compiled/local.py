@@ -36,21 +36,25 @@ import numpy as np
 from numba import njit
 
 from twostagegp.compiled.lanes import (
+    FAR,
+    KINDS,
     LANES,
     OPTIONS,
+    covariances,
     differences,
     eliminate,
+    eliminate_pair,
     pivot,
     weighted_squares,
 )
 
 __all__ = ["KINDS", "MODES", "evaluate", "predict"]
 
-#: Numbers of the kernels that have a compiled form.
-KINDS = {"rbf": 0, "matern12": 1, "matern32": 2, "matern52": 3, "laplacian": 4}
 _RBF, _MATERN12, _MATERN32, _MATERN52, _LAPLACIAN = range(5)
 
-_eliminate1, _eliminate4 = eliminate[1], eliminate[4]
+_rbf, _matern12, _matern32, _matern52, _laplacian = (covariances[kind] for kind in range(5))
+_eliminate1 = eliminate[1]
+_eliminate_pair1, _eliminate_pair4 = eliminate_pair[1], eliminate_pair[4]
 _squares1, _squares4 = differences[1, False], differences[4, False]
 _absolute1, _absolute4 = differences[1, True], differences[4, True]
 _sum1, _sum4 = weighted_squares[1, False], weighted_squares[4, False]
@@ -60,31 +64,26 @@ _absolute_sum1, _absolute_sum4 = weighted_squares[1, True], weighted_squares[4, 
 MODES = {"loo": 0, "heldout": 1, "nll": 2}
 _RESIDUALS, _LIKELIHOOD = 1, 2
 
-#: Beyond this the exponential counts as constant, 3e-20: nothing is lost, and no number becomes
-#: so small that arithmetic with it is slow.
-_FAR = 45.0
 _LOG_2PI = math.log(2.0 * math.pi)
 
 
 @njit(**OPTIONS)
 def _exp_minus(x):
     """exp(-x) for x >= 0 to about 1e-13, in operations that are vectors: a series, then squares."""
-    u = min(x, _FAR) * (-1.0 / 64.0)
-    p = 1.0 + u * (1.0 / 15.0)
-    p = 1.0 + u * (1.0 / 14.0) * p
-    p = 1.0 + u * (1.0 / 13.0) * p
-    p = 1.0 + u * (1.0 / 12.0) * p
-    p = 1.0 + u * (1.0 / 11.0) * p
-    p = 1.0 + u * (1.0 / 10.0) * p
-    p = 1.0 + u * (1.0 / 9.0) * p
-    p = 1.0 + u * (1.0 / 8.0) * p
-    p = 1.0 + u * (1.0 / 7.0) * p
-    p = 1.0 + u * (1.0 / 6.0) * p
-    p = 1.0 + u * (1.0 / 5.0) * p
-    p = 1.0 + u * (1.0 / 4.0) * p
-    p = 1.0 + u * (1.0 / 3.0) * p
-    p = 1.0 + u * (1.0 / 2.0) * p
-    p = 1.0 + u * p
+    u = min(x, FAR) * (-1.0 / 256.0)
+    p = 1.0 / 3628800.0
+    p = p * u + 1.0 / 362880.0
+    p = p * u + 1.0 / 40320.0
+    p = p * u + 1.0 / 5040.0
+    p = p * u + 1.0 / 720.0
+    p = p * u + 1.0 / 120.0
+    p = p * u + 1.0 / 24.0
+    p = p * u + 1.0 / 6.0
+    p = p * u + 0.5
+    p = p * u + 1.0
+    p = p * u + 1.0
+    p = p * p
+    p = p * p
     p = p * p
     p = p * p
     p = p * p
@@ -94,25 +93,18 @@ def _exp_minus(x):
 
 
 @njit(**OPTIONS)
-def _covariances(D, K, size, kind, s):
-    """K from distances (squared, but for L1), entry by entry."""
+def _covariances(K, start, size, kind, s):
+    """Distances (squared, but for L1) become covariances, in place."""
     if kind == _RBF:
-        for e in range(size):
-            K[e] = s * _exp_minus(0.5 * D[e])
+        _rbf(K, start, size, s)
     elif kind == _MATERN12:
-        for e in range(size):
-            K[e] = s * _exp_minus(math.sqrt(D[e]))
+        _matern12(K, start, size, s)
     elif kind == _MATERN32:
-        for e in range(size):
-            r = min(math.sqrt(3.0 * D[e]), _FAR)
-            K[e] = s * (1.0 + r) * _exp_minus(r)
+        _matern32(K, start, size, s)
     elif kind == _MATERN52:
-        for e in range(size):
-            r = min(math.sqrt(5.0 * D[e]), _FAR)
-            K[e] = s * (1.0 + r + r * r * (1.0 / 3.0)) * _exp_minus(r)
+        _matern52(K, start, size, s)
     else:
-        for e in range(size):
-            K[e] = s * _exp_minus(D[e])
+        _laplacian(K, start, size, s)
 
 
 @njit(**OPTIONS)
@@ -131,7 +123,7 @@ def _profiles(D, M, size, kind, s):
             M[e] *= 3.0 * s * _exp_minus(math.sqrt(3.0 * D[e]))
     elif kind == _MATERN52:
         for e in range(size):
-            r = min(math.sqrt(5.0 * D[e]), _FAR)
+            r = min(math.sqrt(5.0 * D[e]), FAR)
             M[e] *= 5.0 / 3.0 * s * (1.0 + r) * _exp_minus(r)
     else:
         for e in range(size):
@@ -186,24 +178,38 @@ def _factorise(K, k):
     """Cholesky factor of the first k rows; the rows below become their products with L^-T."""
     flat = K.reshape(-1)
     rows, row = K.shape[0], K.shape[1] * LANES
-    for j in range(k):
+    j = 0
+    while j + 2 <= k:  # two columns at a time: every entry of a row is loaded once for both
         pivot(flat, j * row, j * LANES)
-        i = j + 1
+        _eliminate1(flat, (j + 1) * row, row, j * row, j * LANES)
+        pivot(flat, (j + 1) * row, (j + 1) * LANES)
+        i = j + 2
         while i + 4 <= rows:
-            _eliminate4(flat, i * row, row, j * row, j * LANES)
+            _eliminate_pair4(flat, i * row, row, j * row, j * LANES)
             i += 4
         while i < rows:
-            _eliminate1(flat, i * row, row, j * row, j * LANES)
+            _eliminate_pair1(flat, i * row, row, j * row, j * LANES)
             i += 1
+        j += 2
+    if j < k:
+        pivot(flat, j * row, j * LANES)
+        for i in range(j + 1, rows):
+            _eliminate1(flat, i * row, row, j * row, j * LANES)
 
 
 @njit(**OPTIONS)
-def _solve_lanes(X, T, N, missing, any_missing, D, K, kind, s, mean, variance):
-    """From gathered neighbours to the factor in K and to mean and latent variance."""
+def _solve_lanes(X, T, N, missing, any_missing, D, K, keep, kind, s, mean, variance):
+    """From gathered neighbours to the factor in K and to mean and latent variance.
+
+    With ``keep`` the distances stay in D; otherwise D is K itself.
+    """
     k = T.shape[0]
     _distances(X, D, kind == _LAPLACIAN)
+    if keep:
+        for i in range(1, k + 1):
+            K[i, :i] = D[i, :i]
     for i in range(1, k + 1):
-        _covariances(D[i].reshape(-1), K[i].reshape(-1), i * LANES, kind, s)
+        _covariances(K.reshape(-1), i * K.shape[1] * LANES, i * LANES, kind, s)
     for i in range(k):
         for l in range(LANES):
             K[i, i, l] = s + N[i, l]
@@ -244,11 +250,11 @@ def predict(Z, t, noise, near, points, kind, s, mean, variance):
     d = Z.shape[1]
     X, T, N = np.empty((k + 1, d, LANES)), np.empty((k, LANES)), np.empty((k, LANES))
     missing = np.empty((k, LANES), np.bool_)
-    D, K = np.zeros((k + 2, k + 2, LANES)), np.zeros((k + 2, k + 2, LANES))
+    K = np.zeros((k + 2, k + 2, LANES))
     mu, v = np.empty(LANES), np.empty(LANES)
     for begin in range(0, m, LANES):
         any_missing = _gather(Z, t, noise, near, points, begin, X, T, N, missing)
-        _solve_lanes(X, T, N, missing, any_missing, D, K, kind, s, mu, v)
+        _solve_lanes(X, T, N, missing, any_missing, K, K, False, kind, s, mu, v)
         for l in range(min(LANES, m - begin)):
             mean[begin + l] = mu[l]
             # Rounding may go below zero; NaN must stay NaN.
@@ -352,7 +358,7 @@ def evaluate(Z, t, c, q, extra, lone, mode, R, batch, near, kind, s, noise, ard,
             points[l] = Z[batch[r]]
             own[l] = near[r]
         any_missing = _gather(Z, t, noises, own, points, 0, X, T, N, missing)
-        _solve_lanes(X, T, N, missing, any_missing, D, K, kind, s, mu, v)
+        _solve_lanes(X, T, N, missing, any_missing, D, K, True, kind, s, mu, v)
         _back_substitute(K, k, k, a)
         _back_substitute(K, k, k + 1, beta)
         for l in range(LANES):
