@@ -20,7 +20,13 @@ __all__ = ["fill", "main", "sections"]
 
 ROOT = Path(__file__).parent.parent
 RESULTS = (ROOT / "benchmarks" / "results", ROOT / "experiments" / "results")
-PAGES = ("README.md", "docs/benchmarks.md", "docs/defaults.md", "docs/kernel_search.md")
+PAGES = (
+    "README.md",
+    "docs/benchmarks.md",
+    "docs/defaults.md",
+    "docs/kernel_search.md",
+    "docs/large_tables.md",
+)
 _MARKED = re.compile(
     r"(?P<begin><!-- begin (?P<name>\w+)(?:: (?P<wanted>.*?))? -->\n).*?"
     r"(?P<end><!-- end (?P=name) -->)",

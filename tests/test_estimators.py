@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from twostagegp import ExactGPRegressor, TwoStageGPRegressor, distribution
+from twostagegp import ExactGPRegressor, GPNNRegressor, TwoStageGPRegressor, distribution
 from twostagegp.engines.exact import ExactPosterior
 from twostagegp.errors import InputError, MemoryBudgetError
 from twostagegp.kernels import KERNELS
@@ -35,6 +35,8 @@ SMALL = ("rbf", "laplacian")
         TwoStageGPRegressor(mean="search", kernels=SMALL),
         ExactGPRegressor(),
         ExactGPRegressor(kernel="search", ard=True),
+        TwoStageGPRegressor(method="neighbors", kernels=("rbf",), ard=False),
+        GPNNRegressor(),
     ]
 )
 def test_follows_scikit_learn(estimator, check):

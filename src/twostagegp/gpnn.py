@@ -91,9 +91,12 @@ class Whitening:
         return cls(mean, directions / scale)
 
     def __call__(self, X: Tensor) -> Tensor:
-        if self._last is None or not self._last[0].are(X):
-            self._last = Remembered(X), (X - self.mean) @ self.matrix
-        return self._last[1]
+        last = self._last  # read once: another thread may store its own
+        if last is not None and last[0].are(X):
+            return last[1]
+        Z = (X - self.mean) @ self.matrix
+        self._last = Remembered(X), Z
+        return Z
 
 
 @dataclass
@@ -110,8 +113,10 @@ class GPNNFit:
 
     @property
     def noise(self) -> float:
-        """Calibrated noise variance."""
-        return self.constant_noise if self.posterior is None else self.factor * self.posterior.noise
+        """Calibrated noise variance, never below the floor."""
+        if self.posterior is None:
+            return self.constant_noise
+        return max(self.factor * self.posterior.noise, self.posterior.engine.noise_floor)
 
     def _inputs(self, X: Tensor) -> Tensor:
         return X if self.whitening is None else self.whitening(X)

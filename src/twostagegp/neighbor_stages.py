@@ -25,7 +25,7 @@ from twostagegp.candidates import Candidate, fitted_only, train_with
 from twostagegp.crossfit import RegressorMean, assign_folds
 from twostagegp.engines.exact import ExactEngine
 from twostagegp.engines.neighbors import NeighborEngine, NeighborPosterior
-from twostagegp.errors import InputError
+from twostagegp.errors import InputError, TwoStageGPError
 from twostagegp.inputs import Prepared
 from twostagegp.kernels import KERNELS, Kernel, NamedKernel
 from twostagegp.mean import ConstantMean, MeanModel, NeighborMean
@@ -64,9 +64,15 @@ _LOG = logging.getLogger("twostagegp")
 SAMPLE_ROWS = 12_000
 #: Of them, those that train the variance.
 VARIANCE_ROWS = 3000
-#: Folds of a cross-fitted regressor, by rows of the table; above the last number it is fitted once,
-#: without the sample.
-CROSSFIT_FOLDS = {20_000: 5, 60_000: 3}
+#: Folds of a cross-fitted regressor, by rows of the table. Above the last number the sample is less
+#: than a third of them, and one fit without it will do.
+CROSSFIT_FOLDS = {20_000: 5, 40_000: 3}
+#: Largest share of the table that such a fit may leave out.
+MOST_HELD_OUT = 0.35
+#: Fewest rows that the trees are fitted to.
+TREE_ROWS = 50
+#: Up to this many rows a regressor is then fitted to all of them, for predictions.
+REFIT_ROWS = 100_000
 #: Rows of a GP that is trained on a random subsample alone.
 SUBSAMPLE_ROWS = 1000
 #: Up to this many rows a regressor gets one thread.
@@ -149,7 +155,7 @@ class MeanBuilder:
             return models if constant else [*models, self.constant()]
         if isinstance(mean, str) and mean == "stack":
             ridges = self.ridges(self.kernels(kernels))
-            return [*ridges, self.regressor(boosted_trees()), self.constant()]
+            return [*ridges, *self.trees(), self.constant()]
         if isinstance(mean, str) and mean == "search":
             return self.best_ridge(kernels)
         if isinstance(mean, str) and mean == "constant":
@@ -172,32 +178,59 @@ class MeanBuilder:
         model.heldout_residuals = model.heldout_residuals[self.sample.table_rows]
         return model
 
+    def _folds(self) -> tuple[NDArray[np.int64], bool]:
+        """Fold of every row of the table (-1: never held out), and whether there is only one."""
+        merged, n = self.data.merged, self.data.n_rows
+        groups, own = merged.groups, self.sample.merged.groups
+        n_folds = next((k for rows, k in CROSSFIT_FOLDS.items() if n <= rows), 1)
+        if n_folds == 1:
+            held = np.zeros(n, dtype=bool)
+            held[self.sample.table_rows] = True
+            if groups is not None and own is not None:
+                held = np.isin(groups, own)[merged.inverse]
+            if held.mean() <= MOST_HELD_OUT:
+                return np.where(held, 0, -1), True
+            # Repeats or large groups: the sample stands for most of the table.
+            n_folds = min(CROSSFIT_FOLDS.values())
+        rng = np.random.default_rng(self.seed)
+        if groups is not None:
+            return assign_folds(n, n_folds, rng, groups[merged.inverse]), False
+        folds = np.empty(n, dtype=np.int64)
+        folds[self._order()] = assign_folds(n, n_folds, rng)
+        return folds, False
+
+    def _order(self) -> NDArray[np.int64]:
+        """Rows by their values, so that the order of the table does not matter."""
+        merged = self.data.merged
+        return np.lexsort((merged.weight, merged.y, merged.inverse))
+
+    def trees(self) -> list[MeanModel]:
+        """Boosted trees, where what a fold leaves is enough for them."""
+        folds, _ = self._folds()
+        left = [np.count_nonzero(folds != fold) for fold in np.unique(folds[folds >= 0])]
+        return [self.regressor(boosted_trees())] if min(left) >= TREE_ROWS else []
+
     def regressor(self, regressor: Any) -> MeanModel:
         """Cross-fitted, or fitted once without the sample where the table is large."""
         merged, wanted = self.data.merged, self.sample.table_rows
-        X, y = merged.X[merged.inverse], merged.y
-        folds = np.full(len(y), -1, dtype=np.int64)
-        fewest = min(CROSSFIT_FOLDS.values())
-        n_folds = next((k for rows, k in CROSSFIT_FOLDS.items() if len(y) <= rows), 1)
-        groups, own = merged.groups, self.sample.merged.groups
-        if n_folds == 1 and groups is not None and own is not None:
-            # Whole groups are left out, which may be most of the table.
-            mine = np.isin(groups, own)[merged.inverse]
-            folds[mine] = 0
-            n_folds = 1 if mine.mean() < 0.3 else fewest
-        elif n_folds == 1:
-            folds[wanted] = 0
-        once = n_folds == 1
-        if not once:
-            by_group = None if groups is None else groups[merged.inverse]
-            folds = assign_folds(len(y), n_folds, self.rng, by_group)
+        n, order = self.data.n_rows, self._order()
+        folds, once = self._folds()
+        place = np.empty(n, dtype=np.int64)
+        place[order] = np.arange(n)
         _LOG.info("held-out predictions of %s", type(regressor).__name__)
         # Threads that wait for each other cost more than they bring on a busy machine.
-        with threadpool_limits(1 if len(y) <= ONE_THREAD_ROWS else None, user_api="openmp"):
+        with threadpool_limits(1 if n <= ONE_THREAD_ROWS else None, user_api="openmp"):
             model = RegressorMean(
-                regressor, X, y, merged.weight, folds, self.seed, wanted=wanted, refit=not once
+                regressor,
+                merged.X[merged.inverse[order]],
+                merged.y[order],
+                merged.weight[order],
+                folds[order],
+                self.seed,
+                wanted=place[wanted],
+                refit=not once or n <= REFIT_ROWS,
             )
-        model.heldout_residuals = model.heldout_residuals[wanted]
+        model.heldout_residuals = model.heldout_residuals[place[wanted]]
         return model
 
     def best_ridge(self, kernels: Sequence[Any]) -> list[MeanModel]:
@@ -228,7 +261,7 @@ class MeanBuilder:
             return []
         if isinstance(penalty, str):
             # The paper's 0.01 n, where n is what a prediction sees.
-            return [0.01 * self.engine.n_neighbors]
+            return [0.01 * min(self.engine.n_neighbors, len(self.engine.rows))]
         return np.atleast_1d(penalty).tolist()
 
     def ridges(self, kernels: list[Kernel]) -> list[MeanModel]:
@@ -248,14 +281,21 @@ class MeanBuilder:
             alive = train_mean_candidates(self.engine, candidates, self.schedule, self.rng)
             tuning = index[torch.as_tensor(self.rng.permutation(len(index))[:2000]).sort().values]
             for candidate in alive:
-                tune_penalty(self.engine, candidate, tuning)
+                try:
+                    tune_penalty(self.engine, candidate, tuning)
+                except TwoStageGPError as error:
+                    candidate.failure = str(error)
         models: list[MeanModel] = []
-        for candidate in alive:
+        for candidate in fitted_only(alive):
             assert candidate.parameters is not None
             floor = math.log(self.engine.noise_floor)
             parameters = candidate.with_penalty(candidate.parameters)
             parameters[-1] = max(parameters[-1], floor)
-            models.append(self._model(candidate, parameters, index))
+            try:
+                models.append(self._model(candidate, parameters, index))
+            except TwoStageGPError as error:
+                candidate.failure = str(error)
+        fitted_only(alive)  # raises, with every reason, where none is left
         return models
 
     def _objective(self) -> ObjectiveName:
@@ -394,6 +434,7 @@ def _train_as_told(
     if R is not None and candidate.objective == "heldout":
         R_used = R[torch.as_tensor(part, device=R.device)]
     train_with(exact, candidate, training, rng, R_used)
+    candidate.full_evaluations, candidate.full_seconds = 0, 0.0  # these are not all rows
 
 
 def neighbor_variance_kernels(options: Options, mean: StackedMean, data: Prepared) -> list[Kernel]:
@@ -410,7 +451,8 @@ def neighbor_variance_kernels(options: Options, mean: StackedMean, data: Prepare
     elif not isinstance(asked, list | tuple):
         asked = [asked]
     if options.ard != "both" or len(data.rows) < SMALL_ROWS:
-        return kernel_list(asked, options.ard is True, d, columns)
+        ard = options.ard != "both" and bool(options.ard)
+        return kernel_list(asked, ard, d, columns)
     names = [kernel for kernel in asked if isinstance(kernel, str)]
     made: list[Kernel] = []
     norms = set()
@@ -426,5 +468,9 @@ def neighbor_variance_kernels(options: Options, mean: StackedMean, data: Prepare
         shaped = [NamedKernel(name, d, shape=shape) for name in names]
         made += [kernel for kernel in shaped if kernel.metric == model.kernel.metric]
     objects = [kernel for kernel in asked if not isinstance(kernel, str)]
+    if options.variance != "search":
+        # Kernels that were named are tried, whatever their norm.
+        known = {kernel.name for kernel in made}
+        objects += [name for name in names if name not in known]
     made += kernel_list(objects, False, d, columns)
     return made or kernel_list(asked, False, d, columns)

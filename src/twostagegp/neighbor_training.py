@@ -11,6 +11,7 @@ matter.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -109,9 +110,9 @@ def train_rounds(
             candidate.record(descend(problem, before, H, steps, tolerance=3e-4))
             evaluations += problem.evaluations
             assert candidate.parameters is not None
-            moved = np.abs(candidate.parameters - before)[:slots]
+            moved = candidate.parameters[:slots] - before[:slots]
             # A common factor changes nobody's neighbours.
-            if np.ptp(candidate.parameters[:slots] - before[:slots]) < _SETTLED or not len(moved):
+            if len(moved) == 0 or np.ptp(moved) < _SETTLED:
                 break
     except TwoStageGPError as error:
         candidate.failure = str(error)
@@ -170,6 +171,9 @@ def tune_penalty(engine: NeighborEngine, candidate: Candidate, index: Tensor) ->
     errors = []
     for shift in PENALTY_SHIFTS:
         parameters = np.append(candidate.parameters[:-1], candidate.parameters[-1] + shift)
-        held = engine.condition(candidate.kernel, parameters).heldout_rows(index, near)
-        errors.append(float(held.sum_of_squares(engine.rows.subset(index)).sum()))
+        try:
+            held = engine.condition(candidate.kernel, parameters).heldout_rows(index, near)
+            errors.append(float(held.sum_of_squares(engine.rows.subset(index)).sum()))
+        except TwoStageGPError:
+            errors.append(math.inf)
     candidate.penalty_shift = best_shift(errors)

@@ -183,7 +183,8 @@ def merge_rows(
     # + 0.0 turns -0.0 into 0.0, which compare equal but differ as bytes.
     key = np.column_stack([X, extra_column, group_column]) + 0.0
     by_key = _lexicographic(key)
-    new = np.append(True, (np.diff(key[by_key], axis=0) != 0.0).any(1))
+    ordered = key[by_key]
+    new = np.append(True, (ordered[1:] != ordered[:-1]).any(1))
     inverse = np.empty(n, dtype=np.int64)
     inverse[by_key] = np.cumsum(new) - 1
     first = by_key[new]
@@ -229,7 +230,8 @@ def _lexicographic(key: NDArray[np.float64]) -> NDArray[np.int64]:
     only runs of ties by the next.
     """
     order = np.argsort(key[:, 0], kind="stable")
-    ties = np.diff(key[order, 0]) == 0.0
+    first = key[order, 0]
+    ties = first[1:] == first[:-1]
     if key.shape[1] == 1 or not ties.any():
         return order
     if ties.mean() > 0.1:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -38,8 +39,10 @@ from twostagegp.neighbor_stages import (
 from twostagegp.options import FULL_TRAINING_ROWS, MEDIUM_ROWS, SMALL_ROWS, Options, kernel_list
 from twostagegp.rows import Merged
 from twostagegp.search.kernel_search import KernelSearch
-from twostagegp.svgp_stages import SparseMeanBuilder, SparseVariance, fit_sparse_variance
 from twostagegp.variance import ConstantVariance, GPVariance, fit_variance, residual_rows
+
+if TYPE_CHECKING:
+    from twostagegp.svgp_stages import SparseVariance
 
 __all__ = ["TwoStageFit", "fit_two_stage"]
 
@@ -212,8 +215,12 @@ def _fit_neighbors(data: Prepared, options: Options, seed: int) -> TwoStageFit:
     sample = Sample.draw(data, rng)
     _LOG.info("mean: %d rows, %d distinct, %d columns", data.n_rows, m, d)
     sparse = options.method == "svgp"
+    make = None
+    if sparse:  # GPyTorch is slow to import
+        from twostagegp.svgp_stages import SparseMeanBuilder, fit_sparse_variance
+
+        make = SparseMeanBuilder
     with clock("mean"):
-        make = SparseMeanBuilder if sparse else None
         mean = fit_neighbor_mean(data, engine, options, sample, seed, rng, make)
         residuals = mean.heldout_residuals
         if options.residuals == "insample":

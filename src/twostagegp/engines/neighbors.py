@@ -16,6 +16,7 @@ rows this gives the residual and variance of a copy with deviation :math:`\delta
 from __future__ import annotations
 
 import math
+import threading
 import weakref
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -71,11 +72,15 @@ class Remembered:
     """Points that an answer is known for: the same tensor, not changed since."""
 
     def __init__(self, points: Tensor) -> None:
-        self.reference, self.version = weakref.ref(points), points._version
+        self.reference = weakref.ref(points)
+        # A tensor of inference mode does not count its changes: it is never the same again.
+        self.version = -1 if points.is_inference() else points._version
 
     def are(self, points: Tensor) -> bool:
         """Whether these are the points."""
-        return self.reference() is points and self.version == points._version
+        if self.reference() is not points or points.is_inference():
+            return False
+        return self.version == points._version
 
 
 class IndexStore:
@@ -88,18 +93,24 @@ class IndexStore:
         self.rows = rows
         self._indexes: dict[Metric, NeighborIndex] = {}
         self._answers: list[tuple[Remembered, Metric, int, Tensor]] = []
+        self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"rows": self.rows, "_indexes": {}, "_answers": []}
+        return {"rows": self.rows}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["rows"])  # type: ignore[misc]
 
     def index(self, metric: Metric) -> NeighborIndex:
         """The index of a metric, built when it is first asked for."""
-        found = self._indexes.pop(metric, None)
-        if found is None:
-            found = neighbor_index(metric.scale(self.rows.X), metric.manhattan, self.rows.groups)
-        self._indexes[metric] = found  # last used, last dropped
-        while len(self._indexes) > _KEPT:
-            self._indexes.pop(next(iter(self._indexes)))
+        with self._lock:
+            found = self._indexes.pop(metric, None)
+            if found is None:
+                inputs = metric.scale(self.rows.X)
+                found = neighbor_index(inputs, metric.manhattan, self.rows.groups)
+            self._indexes[metric] = found  # last used, last dropped
+            while len(self._indexes) > _KEPT:
+                self._indexes.pop(next(iter(self._indexes)))
         return found
 
     def near(self, metric: Metric, points: Tensor, k: int) -> Tensor:
@@ -108,8 +119,8 @@ class IndexStore:
             if remembered.are(points) and known == metric and size == k:
                 return answer
         answer = self.index(metric).query(metric.scale(points), k)
-        self._answers = [a for a in self._answers if a[0].are(points)][-_KEPT:]
-        self._answers.append((Remembered(points), metric, k, answer))
+        kept = [known for known in self._answers if known[0].are(points)][-_KEPT:]
+        self._answers = [*kept, (Remembered(points), metric, k, answer)]
         return answer
 
     def near_rows(self, metric: Metric, index: Tensor, k: int) -> Tensor:
@@ -260,8 +271,9 @@ class NeighborPosterior:
 
     def _moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance come from one factorisation; who asks for both pays once."""
-        if self._last is not None and self._last[0].are(X):
-            return self._last[1], self._last[2]
+        last = self._last  # read once: another thread may store its own
+        if last is not None and last[0].are(X):
+            return last[1], last[2]
         k = min(self.engine.n_neighbors, len(self.rows))
         near = self.engine.store.near(self.metric, X, k)
         mean, variance = local_predict(self.kernel, self.parameters, self.rows, near, X)
