@@ -74,7 +74,7 @@ def rms(values):
 def short_trees(monkeypatch):
     """Trees that do not take long where rows repeat and nothing ends the boosting."""
     trees = TREES().set_params(max_iter=30, max_leaf_nodes=15)
-    monkeypatch.setattr(neighbor_stages, "boosted_trees", lambda: trees)
+    monkeypatch.setattr(neighbor_stages, "boosted_trees", lambda n: trees)
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ TREE_ROWS = 50
 REFIT_ROWS = 100_000
 #: Rows of a GP that is trained on a random subsample alone.
 SUBSAMPLE_ROWS = 1000
-#: Up to this many rows a regressor gets one thread.
+#: Up to this many rows a regressor gets one thread, and the trees take their time.
 ONE_THREAD_ROWS = 200_000
 #: Ridges of the stack at most: each is a search for neighbours and a solve for every prediction.
 RIDGES = 3
@@ -85,11 +85,15 @@ LEAST_WEIGHT = 0.03
 STACK_FOLDS = 10
 
 
-def boosted_trees() -> HistGradientBoostingRegressor:
-    """The stack's tree ensemble: strong where a target jumps or depends on many columns weakly."""
+def boosted_trees(n: int) -> HistGradientBoostingRegressor:
+    """The stack's tree ensemble: strong where a target jumps or depends on many columns weakly.
+
+    Large tables get fewer and larger steps, as each of them passes over all rows.
+    """
+    large = n > ONE_THREAD_ROWS
     return HistGradientBoostingRegressor(
-        learning_rate=0.05,
-        max_iter=2000,
+        learning_rate=0.1 if large else 0.05,
+        max_iter=500 if large else 1000,
         max_leaf_nodes=63,
         max_features=0.6,
         l2_regularization=5.0,
@@ -208,7 +212,7 @@ class MeanBuilder:
         """Boosted trees, where what a fold leaves is enough for them."""
         folds, _ = self._folds()
         left = [np.count_nonzero(folds != fold) for fold in np.unique(folds[folds >= 0])]
-        return [self.regressor(boosted_trees())] if min(left) >= TREE_ROWS else []
+        return [self.regressor(boosted_trees(self.data.n_rows))] if min(left) >= TREE_ROWS else []
 
     def regressor(self, regressor: Any) -> MeanModel:
         """Cross-fitted, or fitted once without the sample where the table is large."""
