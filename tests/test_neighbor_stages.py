@@ -73,7 +73,7 @@ def rms(values):
 @pytest.fixture(autouse=True)
 def short_trees(monkeypatch):
     """Trees that do not take long where rows repeat and nothing ends the boosting."""
-    trees = TREES().set_params(max_iter=30, max_leaf_nodes=15)
+    trees = TREES(100).set_params(max_iter=30, max_leaf_nodes=15)
     monkeypatch.setattr(neighbor_stages, "boosted_trees", lambda n: trees)
 
 
