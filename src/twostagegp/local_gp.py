@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -104,7 +105,6 @@ class _Solved:
     beta: Tensor
     mean: Tensor
     variance: Tensor
-    noises: Tensor
     weights: Tensor
 
 
@@ -125,7 +125,7 @@ def _condition(K: Tensor, rows: Rows, near: Tensor, noise: float) -> tuple[_Solv
     a, beta = batch_solve(L, kx), batch_solve(L, t)
     mean = (kx * beta).sum(1)
     variance = K[:, k, k] - (kx * a).sum(1)
-    return _Solved(a, beta, mean, variance.clamp(min=0.0), noises, weights), fine
+    return _Solved(a, beta, mean, variance.clamp(min=0.0), weights), fine
 
 
 def _problems(rows: Rows, near: Tensor, points: Tensor) -> Tensor:
@@ -175,17 +175,25 @@ def _torch_predict(
     return _safe_predict(kernel, parameters, rows, near, points)
 
 
+def _matrices(
+    kernel: Kernel, parameters: Vector, rows: Rows, near: Tensor, points: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Covariances of points and their neighbours, (b, k+1, k+1), block by block; with ``near``."""
+    size = _block(rows, near.shape[1])
+    for theirs, own in zip(torch.split(near, size), torch.split(points, size), strict=True):
+        X = _problems(rows, theirs, own)
+        K, _ = kernel_batch(kernel, X).evaluate(slice(None), _repeated(parameters[:-1], len(X), X))
+        yield K.detach(), theirs
+
+
 def _fast_predict(
     kernel: Kernel, parameters: Vector, rows: Rows, near: Tensor, points: Tensor
 ) -> tuple[Tensor, Tensor]:
     """One factor a point; the few that fail once more, with jitter."""
-    noise, size = math.exp(parameters[-1]), _block(rows, near.shape[1])
+    noise = math.exp(parameters[-1])
     means, variances = [points.new_zeros(0)], [points.new_zeros(0)]
-    for begin in range(0, len(points), size):
-        part = slice(begin, begin + size)
-        X = _problems(rows, near[part], points[part])
-        K, _ = kernel_batch(kernel, X).evaluate(slice(None), _repeated(parameters[:-1], len(X), X))
-        mean, variance = _one_factor(K.detach(), rows, near[part], noise)
+    for K, theirs in _matrices(kernel, parameters, rows, near, points):
+        mean, variance = _one_factor(K, rows, theirs, noise)
         means.append(mean)
         variances.append(variance)
     m, v = torch.cat(means), torch.cat(variances)
@@ -198,18 +206,15 @@ def _fast_predict(
 def _safe_predict(
     kernel: Kernel, parameters: Vector, rows: Rows, near: Tensor, points: Tensor
 ) -> tuple[Tensor, Tensor]:
-    noise = math.exp(parameters[-1])
+    noise, k = math.exp(parameters[-1]), near.shape[1]
     means, variances = [points.new_zeros(0)], [points.new_zeros(0)]
-    for begin in range(0, len(points), _block(rows, near.shape[1])):
-        part = slice(begin, begin + _block(rows, near.shape[1]))
-        X = _problems(rows, near[part], points[part])
-        K, _ = kernel_batch(kernel, X).evaluate(slice(None), _repeated(parameters[:-1], len(X), X))
-        solved, fine = _condition(K.detach(), rows, near[part], noise)
+    for K, theirs in _matrices(kernel, parameters, rows, near, points):
+        solved, fine = _condition(K, rows, theirs, noise)
         if not bool(fine.all()):
             raise NumericalError(
-                f"{int((~fine).sum())} of {len(X)} points have neighbours whose "
-                f"{near.shape[1]} x {near.shape[1]} covariance matrix is not positive definite, "
-                "even with jitter. Raise noise_floor, or remove nearly repeated rows."
+                f"{int((~fine).sum())} of {len(K)} points have neighbours whose {k} x {k} "
+                "covariance matrix is not positive definite, even with jitter. Raise noise_floor, "
+                "or remove nearly repeated rows."
             )
         means.append(solved.mean)
         variances.append(solved.variance)
@@ -257,6 +262,13 @@ def local_density(
     return _torch_density(kernel, parameters, rows, batch, near, objective, R)
 
 
+def _not_definite(k: int) -> NumericalError:
+    return NumericalError(
+        f"a {k} x {k} covariance matrix of neighbours is not positive definite. Raise noise_floor, "
+        "or remove nearly repeated rows."
+    )
+
+
 def _compiled_density(
     kernel: Kernel,
     parameters: Vector,
@@ -292,7 +304,7 @@ def _compiled_density(
     ordered = [parts[start] for start in sorted(parts)]
     value = sum(v for v, _ in ordered)
     if not math.isfinite(value):
-        raise NumericalError("a covariance matrix of neighbours is not positive definite.")
+        raise _not_definite(near.shape[1])
     return value, np.sum([g for _, g in ordered], axis=0)
 
 
@@ -317,7 +329,7 @@ def _torch_density(
         K, saved = kernels.evaluate(slice(None), theta)
         solved, fine = _condition(K.detach(), rows, theirs, noise)
         if not bool(fine.all()):
-            raise NumericalError("a covariance matrix of neighbours is not positive definite.")
+            raise _not_definite(near.shape[1])
         value, by_mean, by_variance, by_noise = _loss(
             solved, rows.subset(own), noise, objective, None if R is None else R[part]
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,7 +43,7 @@ from twostagegp.search.stages import search_stage
 from twostagegp.stack import crossfitted_residuals, simplex_weights
 from twostagegp.training import ObjectiveName
 
-__all__ = ["StackedMean", "fit_mean", "is_regressor_like"]
+__all__ = ["MeanReader", "StackedMean", "fit_mean", "is_regressor_like"]
 
 Array = NDArray[np.float64]
 
@@ -114,8 +115,58 @@ def is_regressor_like(value: Any) -> bool:
     return hasattr(value, "fit") and hasattr(value, "predict") and not isinstance(value, type)
 
 
-class _MeanBuilder:
-    """Turns the ``mean`` option into mean models."""
+class MeanReader(ABC):
+    """Reads the ``mean`` option; engines say what a ridge, a regressor and a stack are."""
+
+    data: Prepared
+    options: Options
+
+    @abstractmethod
+    def stack(self) -> list[MeanModel]:
+        """The models of ``mean="stack"``."""
+
+    @abstractmethod
+    def best_ridge(self, kernels: Sequence[Any]) -> list[MeanModel]:
+        """The single best ridge of some kernels."""
+
+    @abstractmethod
+    def regressor(self, regressor: Any) -> MeanModel:
+        """A scikit-learn regressor with held-out residuals."""
+
+    @abstractmethod
+    def constant(self) -> MeanModel:
+        """The constant with held-out residuals."""
+
+    def build(self, mean: Any) -> list[MeanModel]:
+        """The models that a ``mean`` option stands for."""
+        if isinstance(mean, list | tuple):
+            models = [model for part in mean for model in self.build(part)]
+            constant = [m for m in models if isinstance(m, ConstantMean)]
+            return models if constant else [*models, self.constant()]
+        if isinstance(mean, str) and mean == "stack":
+            return self.stack()
+        if isinstance(mean, str) and mean == "search":
+            return self.best_ridge(self.options.kernels)
+        if isinstance(mean, str) and mean == "constant":
+            return [self.constant()]
+        if is_regressor_like(mean):
+            return [self.regressor(mean)]
+        if isinstance(mean, str) and mean not in KERNELS:
+            raise InputError(
+                f"mean={mean!r}: use 'stack', 'search', 'constant', a kernel name "
+                f"({', '.join(KERNELS)}), a GPyTorch kernel, a regressor, or a list of these."
+            )
+        return self.best_ridge([mean])
+
+    def kernels(self, kernels: Sequence[Any]) -> list[Kernel]:
+        """The kernels in the forms asked for."""
+        # With a given penalty lengthscales are fixed and equal: ARD forms would be the same again.
+        ard = self.options.ard if self.options.penalty == "auto" else False
+        return kernel_list(kernels, ard, self.data.rows.X.shape[1], self.data.columns)
+
+
+class _MeanBuilder(MeanReader):
+    """Mean models of the exact engine."""
 
     def __init__(self, data: Prepared, engine: ExactEngine, options: Options, seed: int) -> None:
         self.data, self.engine, self.options = data, engine, options
@@ -139,29 +190,11 @@ class _MeanBuilder:
             return ("nll",)
         return ("loo",) if single else ("loo", "nll")
 
-    def build(self, mean: Any) -> list[MeanModel]:
-        kernels = self.options.kernels
-        if isinstance(mean, list | tuple):
-            models = [model for part in mean for model in self.build(part)]
-            constant = [m for m in models if isinstance(m, ConstantMean)]
-            return models if constant else [*models, ConstantMean(self.data.merged)]
-        if isinstance(mean, str) and mean == "stack":
-            return [
-                *self.ridges(self.kernels(kernels), single=False),
-                ConstantMean(self.data.merged),
-            ]
-        if isinstance(mean, str) and mean == "search":
-            return self.best_ridge(kernels)
-        if isinstance(mean, str) and mean == "constant":
-            return [ConstantMean(self.data.merged)]
-        if is_regressor_like(mean):
-            return [self.regressor(mean)]
-        if isinstance(mean, str) and mean not in KERNELS:
-            raise InputError(
-                f"mean={mean!r}: use 'stack', 'search', 'constant', a kernel name "
-                f"({', '.join(KERNELS)}), a GPyTorch kernel, a regressor, or a list of these."
-            )
-        return self.best_ridge([mean])
+    def stack(self) -> list[MeanModel]:
+        return [*self.ridges(self.kernels(self.options.kernels), single=False), self.constant()]
+
+    def constant(self) -> MeanModel:
+        return ConstantMean(self.data.merged)
 
     def regressor(self, regressor: Any) -> MeanModel:
         merged = self.data.merged
@@ -180,12 +213,6 @@ class _MeanBuilder:
         models = self.ridges(made, single=True)
         errors = [self.data.merged.weight @ m.heldout_residuals**2 for m in models]
         return [models[int(np.argmin(errors))]]
-
-    def kernels(self, kernels: Sequence[Any]) -> list[Kernel]:
-        """The kernels in the forms asked for."""
-        # With a given penalty lengthscales are fixed and equal: ARD forms would be the same again.
-        ard = self.options.ard if self.options.penalty == "auto" else False
-        return kernel_list(kernels, ard, self.data.rows.X.shape[1], self.data.columns)
 
     def tested(self, kernels: list[Kernel]) -> list[Kernel]:
         """The winner of the ratio test, or all where there is nothing to test."""

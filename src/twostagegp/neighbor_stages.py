@@ -12,6 +12,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,11 @@ from twostagegp.candidates import Candidate, fitted_only, train_with
 from twostagegp.crossfit import RegressorMean, assign_folds
 from twostagegp.engines.exact import ExactEngine
 from twostagegp.engines.neighbors import NeighborEngine, NeighborPosterior
-from twostagegp.errors import InputError, TwoStageGPError
+from twostagegp.errors import TwoStageGPError
 from twostagegp.inputs import Prepared
-from twostagegp.kernels import KERNELS, Kernel, NamedKernel
+from twostagegp.kernels import Kernel, NamedKernel
 from twostagegp.mean import ConstantMean, MeanModel, NeighborMean
-from twostagegp.mean_stage import StackedMean, is_regressor_like
+from twostagegp.mean_stage import MeanReader, StackedMean
 from twostagegp.neighbor_training import (
     Schedule,
     train_mean_candidates,
@@ -133,7 +134,7 @@ class Sample:
         return torch.as_tensor(self.index, device=device)
 
 
-class MeanBuilder:
+class MeanBuilder(MeanReader):
     """What it takes to turn a ``mean`` option into models."""
 
     def __init__(
@@ -151,37 +152,16 @@ class MeanBuilder:
         self.searched: list[Candidate] = []
         self.search: KernelSearch | None = None
 
-    def build(self, mean: Any) -> list[MeanModel]:
-        kernels = self.options.kernels
-        if isinstance(mean, list | tuple):
-            models = [model for part in mean for model in self.build(part)]
-            constant = [m for m in models if isinstance(m, ConstantMean)]
-            return models if constant else [*models, self.constant()]
-        if isinstance(mean, str) and mean == "stack":
-            ridges = self.ridges(self.kernels(kernels))
-            return [*ridges, *self.trees(), self.constant()]
-        if isinstance(mean, str) and mean == "search":
-            return self.best_ridge(kernels)
-        if isinstance(mean, str) and mean == "constant":
-            return [self.constant()]
-        if is_regressor_like(mean):
-            return [self.regressor(mean)]
-        if isinstance(mean, str) and mean not in KERNELS:
-            raise InputError(
-                f"mean={mean!r}: use 'stack', 'search', 'constant', a kernel name "
-                f"({', '.join(KERNELS)}), a GPyTorch kernel, a regressor, or a list of these."
-            )
-        return self.best_ridge([mean])
-
-    def kernels(self, kernels: Sequence[Any]) -> list[Kernel]:
-        ard = self.options.ard if self.options.penalty == "auto" else False
-        return kernel_list(kernels, ard, self.data.rows.X.shape[1], self.data.columns)
+    def stack(self) -> list[MeanModel]:
+        ridges = self.ridges(self.kernels(self.options.kernels))
+        return [*ridges, *self.trees(), self.constant()]
 
     def constant(self) -> MeanModel:
         model = ConstantMean(self.data.merged)
         model.heldout_residuals = model.heldout_residuals[self.sample.table_rows]
         return model
 
+    @cached_property
     def _folds(self) -> tuple[NDArray[np.int64], bool]:
         """Fold of every row of the table (-1: never held out), and whether there is only one."""
         merged, n = self.data.merged, self.data.n_rows
@@ -200,9 +180,10 @@ class MeanBuilder:
         if groups is not None:
             return assign_folds(n, n_folds, rng, groups[merged.inverse]), False
         folds = np.empty(n, dtype=np.int64)
-        folds[self._order()] = assign_folds(n, n_folds, rng)
+        folds[self._order] = assign_folds(n, n_folds, rng)
         return folds, False
 
+    @cached_property
     def _order(self) -> NDArray[np.int64]:
         """Rows by their values, so that the order of the table does not matter."""
         merged = self.data.merged
@@ -210,15 +191,15 @@ class MeanBuilder:
 
     def trees(self) -> list[MeanModel]:
         """Boosted trees, where what a fold leaves is enough for them."""
-        folds, _ = self._folds()
+        folds, _ = self._folds
         left = [np.count_nonzero(folds != fold) for fold in np.unique(folds[folds >= 0])]
         return [self.regressor(boosted_trees(self.data.n_rows))] if min(left) >= TREE_ROWS else []
 
     def regressor(self, regressor: Any) -> MeanModel:
         """Cross-fitted, or fitted once without the sample where the table is large."""
         merged, wanted = self.data.merged, self.sample.table_rows
-        n, order = self.data.n_rows, self._order()
-        folds, once = self._folds()
+        n, order = self.data.n_rows, self._order
+        folds, once = self._folds
         place = np.empty(n, dtype=np.int64)
         place[order] = np.arange(n)
         _LOG.info("held-out predictions of %s", type(regressor).__name__)

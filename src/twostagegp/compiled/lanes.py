@@ -136,35 +136,28 @@ class _Writer:
         return self.b.shuffle_vector(one, ir.Constant(_VECTOR, ir.Undefined), mask)
 
 
-def _eliminate(count: int) -> Any:
-    @intrinsic
-    def loop(typingctx, K, first, stride, pivot_row, column):
-        signature = types.void(K, _OFFSET, _OFFSET, _OFFSET, _OFFSET)
+@intrinsic
+def eliminate(typingctx, K, row, pivot_row, column):
+    """One entry of the Cholesky factor: L_ij = (K_ij - sum_p<j L_ip L_jp) / L_jj.
 
-        def codegen(context, builder, sig, args):
-            w = _Writer(context, builder)
-            data = w.data(sig.args[0], args[0])
-            first, stride, pivot_row, column = args[1:]
-            rows = w.rows(first, stride, count)
-            sums = [w.variable(w.load(data, builder.add(row, column))) for row in rows]
-            with w.steps(column) as (p, _):
-                x = w.load(data, builder.add(pivot_row, p))
-                for row, total in zip(rows, sums, strict=True):
-                    w.accumulate(total, x, w.load(data, builder.add(row, p)), -1)
-            inverse = w.load(data, builder.add(pivot_row, column))
-            for row, total in zip(rows, sums, strict=True):
-                value = builder.fmul(builder.load(total), inverse)
-                w.store(data, builder.add(row, column), value)
-            return context.get_dummy_value()
+    ``K[pivot_row + column]`` holds 1 / L_jj.
+    """
+    signature = types.void(K, _OFFSET, _OFFSET, _OFFSET)
 
-        return signature, codegen
+    def codegen(context, builder, sig, args):
+        w = _Writer(context, builder)
+        data = w.data(sig.args[0], args[0])
+        row, pivot_row, column = args[1:]
+        place = builder.add(row, column)
+        total = w.variable(w.load(data, place))
+        with w.steps(column) as (p, _):
+            x = w.load(data, builder.add(pivot_row, p))
+            w.accumulate(total, x, w.load(data, builder.add(row, p)), -1)
+        inverse = w.load(data, builder.add(pivot_row, column))
+        w.store(data, place, builder.fmul(builder.load(total), inverse))
+        return context.get_dummy_value()
 
-    return loop
-
-
-#: ``eliminate[c](K, first, stride, pivot_row, column)``: one column of the Cholesky factor for c
-#: rows, L_ij = (K_ij - sum_p<j L_ip L_jp) / L_jj; ``K[pivot_row + column]`` holds 1 / L_jj.
-eliminate = {count: _eliminate(count) for count in (1,)}
+    return signature, codegen
 
 
 def _eliminate_pair(count: int) -> Any:
@@ -203,8 +196,8 @@ def _eliminate_pair(count: int) -> Any:
     return loop
 
 
-#: ``eliminate_pair[c](K, first, stride, pivot_row, column)``: the same for two columns at once,
-#: ``column`` and the next, whose pivots are known; ``stride`` is the width of a row.
+#: ``eliminate_pair[c](K, first, stride, pivot_row, column)``: the same for c rows and two columns
+#: at once, ``column`` and the next, whose pivots are known; ``stride`` is the width of a row.
 eliminate_pair = {count: _eliminate_pair(count) for count in (1, 4)}
 
 

@@ -53,7 +53,6 @@ __all__ = ["KINDS", "MODES", "evaluate", "predict"]
 _RBF, _MATERN12, _MATERN32, _MATERN52, _LAPLACIAN = range(5)
 
 _rbf, _matern12, _matern32, _matern52, _laplacian = (covariances[kind] for kind in range(5))
-_eliminate1 = eliminate[1]
 _eliminate_pair1, _eliminate_pair4 = eliminate_pair[1], eliminate_pair[4]
 _squares1, _squares4 = differences[1, False], differences[4, False]
 _absolute1, _absolute4 = differences[1, True], differences[4, True]
@@ -181,7 +180,7 @@ def _factorise(K, k):
     j = 0
     while j + 2 <= k:  # two columns at a time: every entry of a row is loaded once for both
         pivot(flat, j * row, j * LANES)
-        _eliminate1(flat, (j + 1) * row, row, j * row, j * LANES)
+        eliminate(flat, (j + 1) * row, j * row, j * LANES)
         pivot(flat, (j + 1) * row, (j + 1) * LANES)
         i = j + 2
         while i + 4 <= rows:
@@ -194,7 +193,7 @@ def _factorise(K, k):
     if j < k:
         pivot(flat, j * row, j * LANES)
         for i in range(j + 1, rows):
-            _eliminate1(flat, i * row, row, j * row, j * LANES)
+            eliminate(flat, i * row, j * row, j * LANES)
 
 
 @njit(**OPTIONS)
