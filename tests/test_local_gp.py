@@ -213,8 +213,9 @@ def test_variance_is_never_negative(table):
     assert (local_predict(kernel, parameters, rows, near, rows.X[:7])[1] >= 0.0).all()
 
 
-def test_no_points_give_no_predictions(table):
-    kernel = kernel_of("rbf")
+@pytest.mark.parametrize("name", ALL)
+def test_no_points_give_no_predictions(name, table):
+    kernel = kernel_of(name)
     nothing, nobody = table.points[:0], table.near[:0]
     mean, variance = local_predict(kernel, parameters_of(kernel), table.rows, nobody, nothing)
     assert mean.shape == variance.shape == (0,)
@@ -238,6 +239,40 @@ def test_blocks_of_torch_do_not_matter(table, monkeypatch):
     expected = local_predict(*arguments)
     monkeypatch.setitem(local_gp._ENTRIES, "cpu", 3 * 64)
     assert_same(local_predict(*arguments), expected, 1e-13)
+
+
+def test_a_gpytorch_kernel_is_called_once_a_block(table, module_calls, monkeypatch):
+    kernel = wrapped()
+    assert kernel.takes_batches
+    for size in (11, 4):
+        monkeypatch.setattr(local_gp, "_GRAPH_ENTRIES", size * 64)
+        blocks = [(11, 8, D)] if size == 11 else [(4, 8, D), (4, 8, D), (3, 8, D)]
+        module_calls.clear()
+        local_predict(kernel, parameters_of(kernel), table.rows, table.near, table.points)
+        assert module_calls == blocks
+        module_calls.clear()
+        density(kernel, parameters_of(kernel), table)
+        assert module_calls == blocks
+
+
+@pytest.mark.parametrize("objective", local.MODES)
+def test_a_block_of_a_gpytorch_kernel_is_what_its_points_are_one_by_one(table, objective):
+    together, alone = wrapped(), wrapped()
+    alone._takes_batches = False
+    parameters = parameters_of(together)
+    arguments = parameters, table.rows, table.near, table.points
+    assert_same(local_predict(together, *arguments), local_predict(alone, *arguments), 1e-10)
+    value, gradient = density(together, parameters, table, objective)
+    expected, slope = density(alone, parameters, table, objective)
+    assert value == pytest.approx(expected, rel=1e-12)
+    np.testing.assert_allclose(gradient, slope, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["rq", "gpytorch"])
+def test_an_unknown_device_gets_blocks_of_a_cpu(name, table):
+    elsewhere = replace(table.rows, X=table.rows.X.to("meta"))
+    kernel = kernel_of(name)
+    assert local_gp._block(kernel, elsewhere, 50) == local_gp._block(kernel, table.rows, 50) > 100
 
 
 # --- densities -----------------------------------------------------------------------------------

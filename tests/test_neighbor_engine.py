@@ -312,22 +312,19 @@ def test_a_common_factor_of_the_lengthscales_does_not_change_the_metric():
     assert metric([0.7, 2.1]) not in others
 
 
+def test_the_change_of_a_metric_is_that_of_the_ratios():
+    def metric(scales):
+        return Metric.of(KERNEL, np.log([*scales, SCALE]), 2)
+
+    assert metric([0.7, 2.1]).change(metric([0.1, 0.3])) == pytest.approx(0.0, abs=1e-9)
+    assert metric([0.7, 2.1]).change(metric([0.7, 1.4])) == pytest.approx(math.log(1.5))
+    assert metric([0.1, 1.0]).change(metric([1.0, 0.1])) == pytest.approx(2.0 * math.log(10.0))
+    assert metric([0.7, 1.4]).change(metric([0.7, 2.1])) == pytest.approx(math.log(1.5))
+
+
 def test_a_kernel_without_lengthscales_takes_all_columns_alike():
     kernel = make_kernel(gpytorch.kernels.LinearKernel(), 3)
     assert Metric.of(kernel, kernel.start(), 3) == Metric((1.0, 1.0, 1.0), manhattan=False)
-
-
-@pytest.fixture
-def searches(monkeypatch):
-    """The number of points of every search."""
-    seen, query = [], TreeIndex.query
-
-    def counted(self, points, *args):
-        seen.append(len(points))
-        return query(self, points, *args)
-
-    monkeypatch.setattr(TreeIndex, "query", counted)
-    return seen
 
 
 def test_the_same_points_are_searched_once(queries, searches):

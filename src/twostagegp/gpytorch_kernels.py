@@ -83,12 +83,14 @@ def with_outputscale(module: Any) -> Any:
 def dense(module: Any, X: Tensor, Z: Tensor) -> Tensor:
     """K(X, Z) with sums, products and outputscales formed entry by entry.
 
+    Leading dimensions of X (..., n, d) and Z (..., m, d) are problems of a batch.
+
     GPyTorch's own sum of a matrix and a ``LinearKernel`` factorises the matrix, with jitter or,
     where it is large, by Lanczos; and a scaled kernel's ``ard_num_dims`` goes unchecked.
     """
     if type(module) is ScaleKernel:
         if module.active_dims is not None and module.base_kernel.active_dims is None:
-            X, Z = X[:, module.active_dims], Z[:, module.active_dims]
+            X, Z = X[..., module.active_dims], Z[..., module.active_dims]
         return module.outputscale[..., None, None] * dense(module.base_kernel, X, Z)
     if type(module) is gpytorch.kernels.AdditiveKernel:
         return torch.stack([dense(part, X, Z) for part in module.kernels]).sum(0)

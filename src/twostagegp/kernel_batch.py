@@ -3,7 +3,8 @@ r"""One covariance function over many small problems at once.
 A batch is B problems of the same size with inputs of shape (B, n, d), each with its own parameter
 vector: :math:`K_b = k_{\theta_b}(X_b, X_b)`. For a named kernel with one lengthscale only the size
 of the distances changes while it is trained, so that they are computed once. A wrapped GPyTorch
-kernel holds one parameter vector at a time and is evaluated problem by problem.
+kernel holds one parameter vector at a time: problems that share it are evaluated at once, others
+one by one.
 
 The derivatives are those of ``kernels.py``: with :math:`W_b` symmetric,
 
@@ -31,7 +32,8 @@ Index = slice | Tensor
 class KernelBatch(Protocol):
     """K and its derivatives for some of the problems of a batch.
 
-    ``concurrent`` says whether two threads may use it at the same time.
+    ``concurrent`` says whether two threads may use it at the same time. A ``theta`` of shape (1, p)
+    stands for all problems of :meth:`evaluate`, and :meth:`gradient` is then their sum.
     """
 
     concurrent: bool
@@ -41,7 +43,7 @@ class KernelBatch(Protocol):
         ...
 
     def gradient(self, theta: Tensor, K: Tensor, saved: Any, W: Tensor) -> Tensor:
-        """The inner products of W with dK/dtheta_j, shape (b, p)."""
+        """The inner products of W with dK/dtheta_j, shape of ``theta``."""
         ...
 
     def cross(self, X: Tensor, Z: Tensor, theta: Tensor) -> Tensor:
@@ -73,7 +75,7 @@ def kernel_batch(kernel: Kernel, X: Tensor) -> KernelBatch:
     """
     if isinstance(kernel, NamedKernel):
         return _NamedBatch(kernel, X)
-    return _LoopBatch(kernel, X)
+    return _WrappedBatch(kernel, X)
 
 
 def take(values: Tensor, index: Index) -> Tensor:
@@ -113,7 +115,7 @@ class _NamedBatch:
         self, theta: Tensor, K: Tensor, saved: tuple[Tensor | None, Tensor], W: Tensor
     ) -> Tensor:
         kernel, (Z, r) = self.kernel, saved
-        grad = torch.empty_like(theta)
+        grad = theta.new_empty(len(W), theta.shape[1])
         grad[:, -1] = _inner(W, K)
         s, alpha = self._tail(theta)
         if kernel.name == "rq":
@@ -129,7 +131,7 @@ class _NamedBatch:
             M = kernel.minus_twice_derivative(K, r, s, alpha).mul_(W)
             forms = (M.sum(2, keepdim=True) * Z.square() - Z * (M @ Z)).sum(1)
             grad[:, : kernel.n_features] = 2.0 * forms
-        return grad
+        return grad if len(theta) == len(W) else grad.sum(0, keepdim=True)
 
     def cross(self, X: Tensor, Z: Tensor, theta: Tensor) -> Tensor:
         scales = self._inverse_scales(theta)
@@ -140,30 +142,41 @@ class _NamedBatch:
         return theta[:, -1].exp()[:, None].expand(len(theta), X.shape[1])
 
 
-class _LoopBatch:
+class _WrappedBatch:
     concurrent = False  # a wrapped module holds one parameter vector at a time
 
     def __init__(self, kernel: Kernel, X: Tensor) -> None:
         self.kernel = kernel
         self.X = X
 
-    def evaluate(self, index: Index, theta: Tensor) -> tuple[Tensor, tuple[Tensor, list[Any]]]:
-        X = take(self.X, index).expand(len(theta), -1, -1)
-        parts = [self.kernel.evaluate(x, th) for x, th in zip(X, _vectors(theta), strict=True)]
+    def _at_once(self, X: Tensor, theta: Tensor) -> bool:
+        return len(theta) == 1 and len(X) != 1 and self.kernel.takes_batches
+
+    def evaluate(self, index: Index, theta: Tensor) -> tuple[Tensor, tuple[Tensor, Any]]:
+        X = take(self.X, index)
+        if self._at_once(X, theta):
+            K, graph = self.kernel.evaluate(X, _vectors(theta)[0])
+            return K, (X, graph)
+        size = max(len(X), len(theta))
+        X, vectors = X.expand(size, -1, -1), _vectors(theta.expand(size, -1))
+        parts = [self.kernel.evaluate(x, th) for x, th in zip(X, vectors, strict=True)]
         return torch.stack([K for K, _ in parts]), (X, [saved for _, saved in parts])
 
-    def gradient(
-        self, theta: Tensor, K: Tensor, saved: tuple[Tensor, list[Any]], W: Tensor
-    ) -> Tensor:
-        vectors, graphs = _vectors(theta), saved[1]
-        if len(vectors) > 1:
+    def gradient(self, theta: Tensor, K: Tensor, saved: tuple[Tensor, Any], W: Tensor) -> Tensor:
+        X, graphs = saved
+        if self._at_once(X, theta):
+            total = self.kernel.gradient(X, _vectors(theta)[0], K, graphs, W)
+            return torch.as_tensor(total[None]).to(theta)
+        if len(X) > 1:
             # The module's parameters were overwritten since each graph was recorded.
-            graphs = [None] * len(vectors)
+            graphs = [None] * len(X)
         gradients = []
-        for x, th, k, graph, w in zip(saved[0], vectors, K, graphs, W, strict=True):
+        vectors = _vectors(theta.expand(len(X), -1))
+        for x, th, k, graph, w in zip(X, vectors, K, graphs, W, strict=True):
             graph = self.kernel.evaluate(x, th)[1] if graph is None else graph
             gradients.append(self.kernel.gradient(x, th, k, graph, w))
-        return torch.as_tensor(np.stack(gradients)).to(theta)
+        grad = torch.as_tensor(np.stack(gradients)).to(theta)
+        return grad if len(theta) == len(X) else grad.sum(0, keepdim=True)
 
     def cross(self, X: Tensor, Z: Tensor, theta: Tensor) -> Tensor:
         size = len(theta)

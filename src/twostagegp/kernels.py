@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -123,6 +124,14 @@ class Kernel(ABC):
     def lengthscale_slots(self) -> int:
         """How many entries at the head of ``theta`` are log-lengthscales."""
         return 0
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether :meth:`evaluate` takes several problems at once.
+
+        X is then (b, n, d) and K is (b, n, n); :meth:`gradient` sums over the problems.
+        """
+        return False
 
     @property
     def label(self) -> str:
@@ -377,9 +386,9 @@ class Columns:
     width: int
 
     def expand(self, X: Tensor) -> Tensor:
-        """The inputs in their places, zero in the others, shape (n, width)."""
-        table = X.new_zeros(X.shape[0], self.width)
-        table[:, list(self.kept)] = X
+        """The inputs in their places, zero in the others, shape (..., n, width)."""
+        table = X.new_zeros(*X.shape[:-1], self.width)
+        table[..., list(self.kept)] = X
         return table
 
 
@@ -402,6 +411,7 @@ class WrappedKernel(Kernel):
     """
 
     ard = False
+    _takes_batches: bool | None = None  # not tried yet
 
     def __init__(self, module: Any, n_features: int, columns: Columns | None = None) -> None:
         from twostagegp.gpytorch_kernels import describe, with_outputscale
@@ -427,6 +437,39 @@ class WrappedKernel(Kernel):
                 f"the kernel {self.name} gives a matrix of shape {shape} for two rows instead of "
                 "(2, 2); kernels with a batch shape are not supported."
             )
+
+    @property
+    def takes_batches(self) -> bool:
+        if self._takes_batches is None:
+            self._takes_batches = self._agrees_on_a_batch()
+        return self._takes_batches
+
+    def _agrees_on_a_batch(self) -> bool:
+        """Whether a few small problems at once are what they are one by one.
+
+        GPyTorch's kernels broadcast over leading dimensions; those that users write need not.
+        """
+        draw = torch.Generator().manual_seed(0)
+        X = torch.randn(3, 4, self.n_features, dtype=torch.float64, generator=draw)
+        W = torch.randn(3, 4, 4, dtype=torch.float64, generator=draw)
+        theta = self.start()
+
+        def results(x: Tensor, w: Tensor) -> tuple[Tensor, Vector]:
+            K, saved = self.evaluate(x, theta)
+            return K, self.gradient(x, theta, K, saved, w)
+
+        try:
+            with warnings.catch_warnings():  # what counts is the result
+                warnings.simplefilter("ignore")
+                K, gradient = results(X, W)
+                each = [results(x, w) for x, w in zip(X, W, strict=True)]
+        except Exception:
+            return False
+        alone = torch.stack([one for one, _ in each])
+        total = np.sum([slope for _, slope in each], axis=0)
+        # Equal to rounding, and to the roots of it that are GPyTorch's smallest distances.
+        same = K.shape == alone.shape and torch.allclose(K, alone, rtol=1e-6, atol=1e-6)
+        return same and bool(np.allclose(gradient, total, rtol=1e-5, atol=1e-5))
 
     def _dense(self, X: Tensor, Z: Tensor) -> Tensor:
         from twostagegp.gpytorch_kernels import dense

@@ -29,8 +29,11 @@ __all__ = ["is_compiled", "local_density", "local_predict"]
 
 #: Points of one slice of work for a thread.
 _SLICE = 256
-#: Entries of the matrices of a block of points in torch: 64 MiB in float64, on a GPU 1 GiB.
-_ENTRIES = {"cpu": 1 << 23, "cuda": 1 << 27}
+#: Entries of the matrices of a block of points in torch: 8 MiB in float64, about what stays in
+#: cache, and on a GPU 1 GiB. Other devices get what a CPU gets.
+_ENTRIES = {"cpu": 1 << 20, "cuda": 1 << 27}
+#: At most so many for a GPyTorch kernel: autograd keeps a dozen matrices, or one a column.
+_GRAPH_ENTRIES = 1 << 24
 _LOG_2PI = math.log(2.0 * math.pi)
 
 
@@ -133,12 +136,17 @@ def _problems(rows: Rows, near: Tensor, points: Tensor) -> Tensor:
     return torch.cat([rows.X[near.long().clamp(min=0)], points[:, None, :]], dim=1)
 
 
-def _block(rows: Rows, k: int) -> int:
-    return max(1, _ENTRIES[rows.X.device.type] // (k + 1) ** 2)
+def _block(kernel: Kernel, rows: Rows, k: int) -> int:
+    """Points of a block."""
+    entries = _ENTRIES.get(rows.X.device.type, _ENTRIES["cpu"])
+    if not isinstance(kernel, NamedKernel):
+        entries = min(entries, _GRAPH_ENTRIES)
+    return max(1, entries // (k + 1) ** 2)
 
 
-def _repeated(theta: Vector, b: int, like: Tensor) -> Tensor:
-    return torch.as_tensor(theta, dtype=like.dtype, device=like.device).expand(b, -1)
+def _shared(theta: Vector, like: Tensor) -> Tensor:
+    """One parameter vector for all problems of a block, shape (1, p)."""
+    return torch.as_tensor(theta, dtype=like.dtype, device=like.device)[None]
 
 
 def _one_factor(K: Tensor, rows: Rows, near: Tensor, noise: float) -> tuple[Tensor, Tensor]:
@@ -179,10 +187,10 @@ def _matrices(
     kernel: Kernel, parameters: Vector, rows: Rows, near: Tensor, points: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Covariances of points and their neighbours, (b, k+1, k+1), block by block; with ``near``."""
-    size = _block(rows, near.shape[1])
+    size = _block(kernel, rows, near.shape[1])
     for theirs, own in zip(torch.split(near, size), torch.split(points, size), strict=True):
         X = _problems(rows, theirs, own)
-        K, _ = kernel_batch(kernel, X).evaluate(slice(None), _repeated(parameters[:-1], len(X), X))
+        K, _ = kernel_batch(kernel, X).evaluate(slice(None), _shared(parameters[:-1], X))
         yield K.detach(), theirs
 
 
@@ -320,12 +328,13 @@ def _torch_density(
     noise = math.exp(parameters[-1])
     total, gradient = 0.0, np.zeros(len(parameters))
     k = near.shape[1]
-    for begin in range(0, len(batch), _block(rows, k)):
-        part = slice(begin, begin + _block(rows, k))
+    size = _block(kernel, rows, k)
+    for begin in range(0, len(batch), size):
+        part = slice(begin, begin + size)
         own, theirs = batch[part].long(), near[part]
         X = _problems(rows, theirs, rows.X[own])
         kernels = kernel_batch(kernel, X)
-        theta = _repeated(parameters[:-1], len(X), X)
+        theta = _shared(parameters[:-1], X)
         K, saved = kernels.evaluate(slice(None), theta)
         solved, fine = _condition(K.detach(), rows, theirs, noise)
         if not bool(fine.all()):
@@ -341,7 +350,7 @@ def _torch_density(
         W[:, k, :k] = cross
         W[:, :k, k] = cross
         W[:, k, k] = by_variance
-        gradient[:-1] += kernels.gradient(theta, K, saved, W).sum(0).cpu().numpy()
+        gradient[:-1] += kernels.gradient(theta, K, saved, W)[0].cpu().numpy()
         gradient[-1] += noise * float((a * w / solved.weights).sum() + by_noise)
         total += value
     return total, gradient

@@ -203,8 +203,10 @@ class MeanBuilder(MeanReader):
         place = np.empty(n, dtype=np.int64)
         place[order] = np.arange(n)
         _LOG.info("held-out predictions of %s", type(regressor).__name__)
-        # Threads that wait for each other cost more than they bring on a busy machine.
-        with threadpool_limits(1 if n <= ONE_THREAD_ROWS else None, user_api="openmp"):
+        # Threads that wait for each other cost more than they bring on a busy machine. Torch's
+        # number is what n_jobs asks for, but scikit-learn has an OpenMP library of its own.
+        threads = 1 if n <= ONE_THREAD_ROWS else torch.get_num_threads()
+        with threadpool_limits(threads, user_api="openmp"):
             model = RegressorMean(
                 regressor,
                 merged.X[merged.inverse[order]],
@@ -252,7 +254,7 @@ class MeanBuilder(MeanReader):
     def ridges(self, kernels: list[Kernel]) -> list[MeanModel]:
         index = self.sample.tensor(self.engine.rows.X.device)
         if self.options.penalty != "auto":
-            return [self.classical(kernel, index) for kernel in kernels]
+            return self.classical_ridges(kernels, index)
         objective = self._objective()
         candidates = [Candidate(kernel, objective) for kernel in kernels]
         self.searched += candidates
@@ -292,17 +294,35 @@ class MeanBuilder(MeanReader):
         residual, slope = held.residual.double().cpu().numpy(), held.slope.double().cpu().numpy()
         return NeighborMean(candidate, posterior, self.sample.merged.unmerge(residual, slope))
 
-    def classical(self, kernel: Kernel, index: Tensor) -> MeanModel:
-        """Kernel ridge with a fixed lengthscale; the penalty by held-out squared error."""
+    def classical_ridges(self, kernels: list[Kernel], index: Tensor) -> list[MeanModel]:
+        """Kernel ridges with given penalties, of the kernels for which one of them works."""
+        candidates = [Candidate(kernel, "ridge") for kernel in kernels]
+        self.searched += candidates
+        tried = [self.classical(candidate, index) for candidate in candidates]
+        models = [model for model in tried if model is not None]
+        if not models:
+            fitted_only(candidates)  # raises, with every reason
+        return models
+
+    def classical(self, candidate: Candidate, index: Tensor) -> MeanModel | None:
+        """Kernel ridge with a fixed lengthscale; the penalty by held-out squared error.
+
+        Penalties that cannot be used are named in the candidate; None where that is all of them.
+        """
+        kernel = candidate.kernel
         theta = kernel.classical() if isinstance(kernel, NamedKernel) else kernel.start()
         best: MeanModel | None = None
         error = math.inf
         near = self.engine.near_rows(kernel, theta, index)
-        candidate = Candidate(kernel, "ridge")
+        failures: list[str] = []
         for penalty in self._penalties():
             parameters = np.append(theta, math.log(penalty))
             posterior = self.engine.condition(kernel, parameters)
-            held = posterior.heldout_rows(index, near)
+            try:
+                held = posterior.heldout_rows(index, near)
+            except TwoStageGPError as failure:
+                failures.append(f"{kernel.label} with penalty {penalty:g}: {failure}")
+                continue
             squares = float(held.sum_of_squares(self.engine.rows.subset(index)).sum())
             if squares < error:
                 error = squares
@@ -310,9 +330,8 @@ class MeanBuilder(MeanReader):
                 unmerged = self.sample.merged.unmerge(residual, slope)
                 best = NeighborMean(candidate, posterior, unmerged)
                 candidate.parameters = parameters
-        assert best is not None
+        candidate.failure = "; ".join(failures)
         candidate.value = error / float(self.sample.merged.c.sum())
-        self.searched.append(candidate)
         return best
 
 

@@ -31,7 +31,7 @@ __all__ = ["Schedule", "train_mean_candidates", "train_rounds", "tune_penalty", 
 
 _LOG = logging.getLogger("twostagegp")
 
-#: Change of every log-lengthscale below which the neighbours need not be found again.
+#: Change of the ratios of lengthscales, in logs, below which neighbours need not be found again.
 _SETTLED = 0.02
 
 
@@ -100,7 +100,6 @@ def train_rounds(
     """
     begin = time.perf_counter()
     evaluations = 0
-    slots = candidate.kernel.lengthscale_slots
     try:
         for _ in range(rounds):
             before = candidate.parameters
@@ -110,9 +109,11 @@ def train_rounds(
             candidate.record(descend(problem, before, H, steps, tolerance=3e-4))
             evaluations += problem.evaluations
             assert candidate.parameters is not None
-            moved = candidate.parameters[:slots] - before[:slots]
-            # A common factor changes nobody's neighbours.
-            if len(moved) == 0 or np.ptp(moved) < _SETTLED:
+            old, new = (
+                engine.metric(candidate.kernel, parameters[:-1])
+                for parameters in (before, candidate.parameters)
+            )
+            if new.change(old) < _SETTLED:
                 break
     except TwoStageGPError as error:
         candidate.failure = str(error)

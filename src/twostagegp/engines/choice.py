@@ -15,7 +15,8 @@ METHODS = ("exact", "neighbors", "vecchia", "svgp")
 #: benchmarks.exact_speed prints 85 on 8611 rows.
 _FACTORISATIONS = 85.0
 #: Double-precision operations a second that are assumed: a CPU core or two, and a GPU. Constants,
-#: so that the choice does not depend on what else the machine is doing.
+#: so that the choice does not depend on what else the machine is doing. Nothing is known of other
+#: devices: they are no faster than a CPU, so that neighbours take over rather too soon than never.
 _RATES = {"cpu": 4e10, "cuda": 8e12}
 #: Predicted seconds above which neighbours take over.
 _PATIENCE = 60.0
@@ -30,7 +31,7 @@ def exact_seconds(n: int, device: torch.device) -> float:
     >>> exact_seconds(1000, torch.device("cpu")) < 1.0 < exact_seconds(10_000, torch.device("cpu"))
     True
     """
-    return _FACTORISATIONS * n**3 / 3.0 / _RATES[device.type]
+    return _FACTORISATIONS * n**3 / 3.0 / _RATES.get(device.type, _RATES["cpu"])
 
 
 def choose_method(n: int, device: torch.device, itemsize: int = 8) -> tuple[str, str]:

@@ -63,6 +63,10 @@ class Metric:
         manhattan = isinstance(kernel, NamedKernel) and kernel.metric == 1
         return cls(tuple(float(f"{value:.10g}") for value in inverse), manhattan)
 
+    def change(self, other: Metric) -> float:
+        """Largest difference of a log ratio of two lengthscales; 0 where all stay near who were."""
+        return float(np.ptp(np.log(self.inverse) - np.log(other.inverse)))
+
     def scale(self, X: Tensor) -> Tensor:
         """Inputs in which plain distances are the metric's."""
         return X * torch.as_tensor(self.inverse, dtype=X.dtype, device=X.device)
@@ -201,17 +205,20 @@ class NeighborEngine:
         """The same engine with another lower bound of the noise."""
         return replace(self, noise_floor=floor)
 
+    def metric(self, kernel: Kernel, theta: Vector) -> Metric:
+        """The kernel's metric on these rows."""
+        return Metric.of(kernel, theta, self.rows.X.shape[1])
+
     def near_rows(self, kernel: Kernel, theta: Vector, index: Tensor) -> Tensor:
         """Neighbours of training rows, without themselves, in the kernel's metric."""
         k = min(self.n_neighbors, max(1, len(self.rows) - 1))
-        metric = Metric.of(kernel, theta, self.rows.X.shape[1])
-        return self.store.near_rows(metric, index, k)
+        return self.store.near_rows(self.metric(kernel, theta), index, k)
 
     def near_before(self, kernel: Kernel, theta: Vector, index: Tensor) -> Tensor:
         """Neighbours of rows among those that come before them in ``order``: Vecchia's sets."""
         assert self.order is not None, "this engine has no order of rows"
         k = min(self.n_neighbors, max(1, len(self.rows) - 1))
-        metric = Metric.of(kernel, theta, self.rows.X.shape[1])
+        metric = self.metric(kernel, theta)
         index_of = neighbor_index(
             metric.scale(self.rows.X), metric.manhattan, self.order, ordered=True
         )
@@ -259,7 +266,7 @@ class NeighborPosterior:
         self.parameters = parameters
         self.engine = engine
         self.noise = math.exp(parameters[-1])
-        self.metric = Metric.of(kernel, parameters[:-1], engine.rows.X.shape[1])
+        self.metric = engine.metric(kernel, parameters[:-1])
         self._last: tuple[Remembered, Tensor, Tensor] | None = None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,0 +1,64 @@
+"""Tables and models that the tests of the method for large tables share."""
+
+import math
+
+import numpy as np
+from sklearn.base import BaseEstimator, RegressorMixin
+
+from twostagegp import TwoStageGPRegressor, neighbor_stages
+
+NOISE = 0.2
+TREES = neighbor_stages.boosted_trees
+
+
+def truth(X):
+    return np.sin(2 * X[:, 0]) + 0.4 * X[:, -1]
+
+
+def table(n=300, d=2, seed=0, noise=NOISE):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    return X, truth(X) + noise * rng.normal(size=n)
+
+
+def neighbors(**options):
+    """The stack of one kernel, trees and the constant; half a second."""
+    return TwoStageGPRegressor(
+        **{"method": "neighbors", "kernels": ("rbf",), "ard": False, "random_state": 0, **options}
+    )
+
+
+def ridge(**options):
+    """One kernel in each stage: a tenth of a second."""
+    return neighbors(**{"mean": "rbf", "variance": "rbf", **options})
+
+
+def same(a, b, X, rtol=1e-9, atol=1e-12):
+    """Two models give the same distribution."""
+    for one, other in zip(
+        a.predict(X, return_std=True), b.predict(X, return_std=True), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=rtol, atol=atol)
+
+
+def is_sane(model, X):
+    mean, std = model.predict(X, return_std=True)
+    return bool(np.isfinite(mean).all() and np.isfinite(std).all() and (std > 0).all())
+
+
+def rms(values):
+    return math.sqrt(np.mean(values**2))
+
+
+class Witness(RegressorMixin, BaseEstimator):
+    """A regressor that remembers, for all its clones, which targets it was fitted on."""
+
+    seen: list[np.ndarray] = []  # noqa: RUF012
+
+    def fit(self, X, y):
+        Witness.seen.append(np.asarray(y))
+        self.mean_ = float(np.mean(y))
+        return self
+
+    def predict(self, X):
+        return np.full(len(X), self.mean_)
