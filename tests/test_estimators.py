@@ -314,7 +314,7 @@ class TestDistribution:
         def forbidden(*_):
             raise AssertionError("allocated before the check")
 
-        monkeypatch.setattr(TwoStageFit, "latent_covariance", forbidden)
+        monkeypatch.setattr(TwoStageFit, "covariance", forbidden)
         monkeypatch.setattr(TwoStageFit, "predict_mean", forbidden)
         for call, option in ((model.predict, "return_cov"), (model.sample_y, "joint")):
             with pytest.raises(MemoryBudgetError, match=r"10001 rows .* at most 10000 rows"):
@@ -558,7 +558,8 @@ class TestOptions:
     @pytest.mark.parametrize("objective", ["heldout", "nll"])
     def test_variances(self, variance, objective):
         X, y = table()
-        model = quick(variance=variance, variance_objective=objective, kernels=SMALL).fit(X, y)
+        options = {"variance_objective": objective, "calibration": "scale", "kernels": SMALL}
+        model = quick(variance=variance, **options).fit(X, y)
         near = model.predict(X, return_std=True)[1]
         far = model.predict(X + 50.0, return_std=True)[1]
         assert np.all(near > 0)

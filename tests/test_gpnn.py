@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from contextlib import nullcontext
 
 import gpytorch.kernels as gk
 import numpy as np
@@ -225,7 +226,8 @@ def test_calibrated_z_scores_have_mean_square_one(n_calibration, rows, monkeypat
         X, y = np.vstack([X, X]), np.append(y, y + 0.1)
     if rows == "groups":
         options["groups"] = np.arange(200) // 4
-    with monkeypatch.context() as context:
+    said = pytest.warns(TwoStageGPWarning, match="groups") if options else nullcontext()
+    with monkeypatch.context() as context, said:
         context.setattr(NeighborEngine, "condition", recorded)
         model = gpnn(n_calibration=n_calibration).fit(X, y, **options)
     (index,) = asked
@@ -406,13 +408,56 @@ def test_a_weight_is_a_number_of_repeats():
     same(weighted, gpnn().fit(np.repeat(X, counts, axis=0), np.repeat(y, counts)), X, rtol=1e-6)
 
 
-def test_rows_of_a_group_do_not_calibrate_each_other():
+def shifted_groups():
+    """Groups with inputs and a target of their own, nearly equal within."""
     rng = np.random.default_rng(0)
     groups = np.repeat(np.arange(60), 5)
     X = np.repeat(rng.normal(size=(60, 2)), 5, axis=0) + 1e-3 * rng.normal(size=(300, 2))
-    y = np.repeat(rng.normal(size=60), 5) + 0.1 * rng.normal(size=300)
-    blind, aware = gpnn().fit(X, y), gpnn().fit(X, y, groups=groups)
+    return X, np.repeat(rng.normal(size=60), 5) + 0.1 * rng.normal(size=300), groups
+
+
+def test_rows_of_a_group_do_not_calibrate_each_other():
+    X, y, groups = shifted_groups()
+    blind = gpnn().fit(X, y)
+    with pytest.warns(TwoStageGPWarning, match="the calibration alone holds them out"):
+        aware = gpnn().fit(X, y, groups=groups)
     assert aware._fits[0].factor > blind._fits[0].factor
+    (note,) = aware.fit_report_.warnings
+    assert "hyperparameters='neighbors'" in note
+    # The likelihood of blocks has not seen them.
+    np.testing.assert_array_equal(aware.gp_.parameters, blind.gp_.parameters)
+    assert blind.fit_report_.warnings == []
+
+
+def test_without_calibration_nothing_holds_groups_out_of_blocks():
+    X, y, groups = shifted_groups()
+    with pytest.warns(TwoStageGPWarning, match="no calibration to hold them out"):
+        model = gpnn(calibrate=False).fit(X, y, groups=groups)
+    same(model, gpnn(calibrate=False).fit(X, y), X, rtol=0, atol=0)
+
+
+def test_neighbours_are_trained_without_the_own_group(monkeypatch):
+    problems, local_problem = [], NeighborEngine.local_problem
+
+    def recorded(self, *args):
+        problems.append(local_problem(self, *args))
+        return problems[-1]
+
+    monkeypatch.setattr(NeighborEngine, "local_problem", recorded)
+    X, y, groups = shifted_groups()
+    model = gpnn(hyperparameters="neighbors").fit(X, y, groups=groups)
+    assert model.fit_report_.warnings == []
+    assert problems
+    for problem in problems:
+        known = problem.rows.groups
+        assert (known[problem.near.long()] != known[problem.batch][:, None]).all()
+
+
+def test_groups_of_a_table_without_anything_to_train_are_not_spoken_of():
+    X, _ = table(30)
+    with pytest.warns(TwoStageGPWarning, match="constant") as said:
+        gpnn().fit(X, np.full(30, 7.0), groups=np.arange(30) // 2)
+    assert not any("groups" in str(warning.message) for warning in said)
 
 
 @pytest.mark.parametrize(
@@ -461,6 +506,27 @@ def test_from_paper_is_nothing_but_constructor_parameters():
 def test_training(training):
     model = gpnn(training=training).fit(*table(150))
     assert model.score(*table(300, seed=9)) > 0.6
+
+
+@pytest.mark.parametrize(
+    "training",
+    [Training(subsample=100), Training(refine_steps=5), Training(refine_lr=0.3)],
+    ids=["subsample", "refine_steps", "refine_lr"],
+)
+def test_a_schedule_on_a_subsample_is_refused(training, request):
+    name = request.node.callspec.id
+    with pytest.raises(InputError, match=rf"Training\({name}=.*n_blocks of block_rows"):
+        gpnn(training=training).fit(*table(30))
+
+
+def test_an_optimiser_of_blocks_is_refused_where_there_are_none():
+    for model in (
+        gpnn(training=Training(steps=5), hyperparameters="neighbors"),
+        GPNNRegressor.from_paper(hyperparameters="neighbors"),
+    ):
+        with pytest.raises(InputError, match=r"for hyperparameters='blocks'.*training=None"):
+            model.fit(*table(30))
+    GPNNRegressor.from_paper(hyperparameters="neighbors", training=None).fit(*table(30))
 
 
 WRONG = {

@@ -122,6 +122,25 @@ def test_qice_floor_is_the_mean_score_of_a_calibrated_model():
     assert np.mean(scores) == pytest.approx(metrics.qice_floor(50), abs=4 * error)
 
 
+def test_a_randomised_pit_lies_in_its_cell_and_follows_the_seed():
+    lower, upper = np.array([0.0, 0.2, 0.5, 0.7]), np.array([0.1, 0.2, 0.5000001, 1.0])
+    u = metrics.randomised_pit(lower, upper, random_state=3)
+    assert np.all((lower <= u) & (u <= upper))
+    assert np.array_equal(u, metrics.randomised_pit(lower, upper, np.random.default_rng(3)))
+    assert not np.array_equal(u, metrics.randomised_pit(lower, upper))
+
+
+def test_a_rounded_target_is_calibrated_by_its_randomised_pit_only():
+    rng = np.random.default_rng(7)
+    mean = rng.normal(size=20_000)
+    y = np.round(mean + 0.4 * rng.normal(size=20_000))
+    law = stats.norm(mean, 0.4)
+    u = metrics.randomised_pit(law.cdf(y - 0.5), law.cdf(y + 0.5))
+    assert metrics.qice(pit=u) < 3 * metrics.qice_floor(20_000)
+    assert metrics.qice(pit=law.cdf(y)) > 10 * metrics.qice_floor(20_000)
+    assert stats.kstest(u, "uniform").pvalue > 0.01
+
+
 # --- intervals -----------------------------------------------------------------------------------
 
 
@@ -167,6 +186,23 @@ def test_crps_is_twice_the_mean_pinball_loss(gaussian):
     quantiles = stats.norm(mean[:, None], std[:, None]).ppf(levels)
     loss = metrics.pinball(y, quantiles, levels)
     assert 2 * loss == pytest.approx(metrics.crps(y, mean, std), rel=1e-3)
+
+
+@pytest.mark.parametrize("spread", [0.5, 1.0, 3.0])
+def test_crps_from_quantiles_of_a_gaussian_is_its_crps(gaussian, spread):
+    y, mean, std = gaussian
+    y = mean + spread * (y - mean)
+    levels = (np.arange(999) + 0.5) / 999
+    quantiles = stats.norm(mean[:, None], std[:, None]).ppf(levels)
+    got = metrics.crps_from_quantiles(y, quantiles, levels)
+    assert got == pytest.approx(metrics.crps(y, mean, std), abs=1e-3)
+    assert got == pytest.approx(2 * metrics.pinball(y, quantiles, levels))
+
+
+def test_crps_from_quantiles_by_hand():
+    # The median alone: twice half the absolute error; a point mass at any number of levels.
+    assert metrics.crps_from_quantiles([3.0], [[1.0]], [0.5]) == 2.0
+    assert metrics.crps_from_quantiles([3.0], np.ones((1, 4)), (np.arange(4) + 0.5) / 4) == 2.0
 
 
 def test_pinball_by_hand():
@@ -273,6 +309,12 @@ def test_bad_input_is_named(name, y, mean, std, message):
         (lambda: metrics.coverage([0.0], interval=[[2, 1]]), r"interval\[0\] has its ends"),
         (lambda: metrics.pinball([0.0], [[0.0]], [1.0]), "levels must lie strictly"),
         (lambda: metrics.pinball([0.0], [[0.0, 1.0]], [0.5]), r"shape \(1, 1\)"),
+        (lambda: metrics.crps_from_quantiles([0.0], [[0.0]], [0.4]), "midpoints"),
+        (lambda: metrics.crps_from_quantiles([0.0], [[0.0, 1.0]], [0.75, 0.25]), "midpoints"),
+        (lambda: metrics.crps_from_quantiles([0.0], [[0.0]], [0.25, 0.75]), r"shape \(1, 2\)"),
+        (lambda: metrics.randomised_pit([0.1], [0.2, 0.3]), "upper has 2 rows, but lower has 1"),
+        (lambda: metrics.randomised_pit([0.3], [0.2]), r"lower\[0\] = 0.3 exceeds upper\[0\]"),
+        (lambda: metrics.randomised_pit([0.3], [1.2]), r"but upper\[0\] = 1.2"),
         (lambda: metrics.hc_rmse([0.0], [0.0], [1.0], q=1.0), "q must lie strictly"),
         (lambda: metrics.joint_nll([0.0], [0.0], [1.0]), r"cov must have shape \(1, 1\)"),
         (lambda: metrics.joint_nll([0.0] * 2, [0.0] * 2, [[1, 0], [1, 1]]), "symmetric"),

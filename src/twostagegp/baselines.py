@@ -18,7 +18,7 @@ from torch import Tensor
 from twostagegp.candidates import Candidate, Ladder, climb, fitted_only, train_with
 from twostagegp.engines.exact import ExactEngine, ExactPosterior, check_memory
 from twostagegp.errors import InputError
-from twostagegp.estimator import GPEstimator
+from twostagegp.estimator import GaussianFit, GPEstimator
 from twostagegp.fit_report import FitReport
 from twostagegp.inputs import Prepared
 from twostagegp.kernels import inverse_lengthscale_shares
@@ -35,7 +35,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass
-class SingleStageFit:
+class SingleStageFit(GaussianFit):
     """A GP at fixed hyperparameters, or None where there is nothing to condition on."""
 
     posterior: ExactPosterior | None

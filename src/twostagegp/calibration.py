@@ -1,43 +1,65 @@
-r"""One factor on the variance, from held-out z-scores.
+r"""Part 3, the calibration: from the variance of part 2 to a predictive distribution that holds.
 
-With held-out residuals :math:`r_i` and held-out variances :math:`v_i` let
-:math:`z_i = r_i / \sqrt{v_i}`. The calibrated variance is :math:`c\, \hat\sigma^2(x)` with
+Everything is learned from held-out residuals :math:`r_i` and held-out variances :math:`v_i` of part
+2, through the z-scores :math:`z_i = r_i / \sqrt{v_i}`:
 
-.. math::
+- ``"local"``: a local scale g(x) (:mod:`twostagegp.local_scale`) and the shape of what is left
+  (:mod:`twostagegp.shape`), :math:`y = \mu(x) + \sqrt{g(x)\, \hat\sigma^2(x)}\; Z` with Z from the
+  shape.
+- ``"scale"``: one factor c for all rows and a Gaussian,
 
-    c = \Big( \frac{q_{0.95}(|z|)}{\Phi^{-1}(0.975)} \Big)^2 ,
+  .. math::
 
-so that 95 % intervals hold on rows that were held out.
+      c = \Big( \frac{q_{0.95}(|z|)}{\Phi^{-1}(0.975)} \Big)^2 ,
+
+  so that 95 % intervals hold on rows that were held out.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
+from scipy.special import ndtr, ndtri
 
-__all__ = ["Calibration", "scale_from_quantile"]
+from twostagegp.crossfit import assign_folds
+from twostagegp.local_scale import LocalScale, Situation, fit_local_scale
+from twostagegp.rows import Merged
+from twostagegp.shape import GAUSSIAN, Shape, choose_shape
+
+__all__ = ["Calibration", "calibrate_locally", "calibrate_scale", "scale_from_quantile"]
 
 Array = NDArray[np.float64]
 
-#: Level of the intervals that the factor makes right on held-out rows.
+#: Level of the intervals that the factor of ``"scale"`` makes right on held-out rows.
 LEVEL = 0.95
+#: Least factor of ``"scale"``: residuals of exactly zero must not give a variance of zero.
+LEAST_FACTOR = 1e-6
+#: Folds over which the models of the local scale and the shapes are cross-fitted, by rows.
+FOLDS = {15_000: 5, 2**62: 3}
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What the calibration learned.
+    r"""What the calibration learned.
 
     Attributes
     ----------
-    kind : str
-        ``"scale"`` or ``"none"``.
+    kind : {"local", "scale", "none"}
     factor : float
-        Multiplies every predictive variance.
+        What variances are multiplied by; the median over the held-out rows where it depends on x.
     z : array of shape (n,)
-        Held-out z-scores before the factor, one a training row.
+        Held-out z-scores before calibration, one a row that was held out.
+    weight : array of shape (n,)
+        Weights of those rows.
+    local : LocalScale or None
+        The local scale, with its numbers ``a``, ``b`` and ``c`` in ``local.combination``.
+    shape : Shape
+        The law of an observation around its mean, in units of sigma.
+    shape_scores : dict
+        Held-out score of each shape that was tried; lower is better.
     note : str
         Why the kind is not the one asked for, if so.
     """
@@ -45,12 +67,64 @@ class Calibration:
     kind: str
     factor: float
     z: Array
+    weight: Array
+    local: LocalScale | None = None
+    shape: Shape = GAUSSIAN
+    shape_scores: dict[str, float] = field(default_factory=dict)
     note: str = ""
 
     @property
     def z_calibrated(self) -> Array:
-        """Held-out z-scores after the factor."""
-        return self.z / np.sqrt(self.factor)
+        """Held-out z-scores under the calibrated variance."""
+        return self.z / np.sqrt(self.factor if self.local is None else self.local.heldout_factor)
+
+    @property
+    def pit_before(self) -> Array:
+        """Probability integral transform of the held-out rows before calibration, shape (n,)."""
+        return np.asarray(ndtr(self.z))
+
+    @property
+    def pit_after(self) -> Array:
+        """The same under the calibrated distribution."""
+        return self.shape.cdf(self.z_calibrated)
+
+    @property
+    def a(self) -> Array:
+        """Weights of the models of the local scale; empty where there is none."""
+        return np.zeros(0) if self.local is None else self.local.combination.a
+
+    @property
+    def c(self) -> float:
+        """Constant of the log scale."""
+        return math.log(self.factor) if self.local is None else self.local.combination.c
+
+    @property
+    def label(self) -> str:
+        """Readable summary."""
+        if self.local is None:
+            return f"{self.kind}, factor {self.factor:.3g}"
+        shape = self.shape.name
+        if shape != "gaussian":
+            shape += f" ({self.shape.degrees:.1f} degrees of freedom in the tails)"
+        return f"local, log scale {self.local.label}, median factor {self.factor:.3g}; {shape}"
+
+    def factors(self, situation: Situation) -> Array:
+        """What the variance of each row is multiplied by, shape (n,)."""
+        if self.local is None:
+            return np.full(len(situation.mean), self.factor)
+        return self.local.factor(situation)
+
+    def conformal_score(self, level: float) -> float:
+        r"""The split-conformal quantile of the held-out :math:`|z|`: rank ``level`` of n + 1."""
+        return _rank_quantile(np.abs(self.z_calibrated), self.weight, level)
+
+
+def _rank_quantile(size: Array, weight: Array, level: float) -> float:
+    order = np.argsort(size)
+    # The (n + 1) rank of split conformal prediction: never below the nominal level.
+    # Rounding must not turn 0.55 * 20 = 11 into the 12th.
+    rank = np.searchsorted(np.cumsum(weight[order]), level * (weight.sum() + 1.0) - 1e-9)
+    return float(size[order][min(int(rank), len(size) - 1)])
 
 
 def scale_from_quantile(z: Array, weight: Array | None = None, level: float | None = None) -> float:
@@ -64,10 +138,44 @@ def scale_from_quantile(z: Array, weight: Array | None = None, level: float | No
     True
     """
     level = LEVEL if level is None else level
-    order = np.argsort(np.abs(z))
-    size = np.abs(z)[order]
-    w = np.ones(len(z)) if weight is None else weight[order]
-    # The (n + 1) rank of split conformal prediction: never below the nominal level.
-    rank = np.searchsorted(np.cumsum(w), level * (w.sum() + 1.0))
-    quantile = size[min(rank, len(size) - 1)]
-    return float((quantile / norm.ppf(0.5 + level / 2.0)) ** 2)
+    weight = np.ones(len(z)) if weight is None else weight
+    quantile = _rank_quantile(np.abs(z), weight, level)
+    return float((quantile / ndtri(0.5 + level / 2.0)) ** 2)
+
+
+def calibrate_scale(z: Array, weight: Array, note: str = "") -> Calibration:
+    """One factor for all rows."""
+    factor = max(scale_from_quantile(z, weight), LEAST_FACTOR)
+    return Calibration("scale", factor, z, weight, note=note)
+
+
+def calibrate_locally(
+    situation: Situation, z: Array, merged: Merged, share: float, ratios: Array | None, seed: int
+) -> Calibration:
+    """A local scale and a shape.
+
+    Parameters
+    ----------
+    situation : Situation
+        Of the n rows that were held out, with held-out predictions and variances.
+    z : array of shape (n,)
+    merged : Merged
+        Those rows.
+    share : float
+        Share of the table's distinct rows that they are.
+    ratios : array of shape (d,), optional
+        Ratios of the mean's lengthscales.
+    """
+    weight = merged.weight
+    if not (z != 0.0).any():
+        return calibrate_scale(z, weight, "no residual to learn from")
+    rng = np.random.default_rng(seed)
+    n_folds = next(k for rows, k in FOLDS.items() if len(merged.c) <= rows)
+    folds = assign_folds(len(merged.c), n_folds, rng, merged.groups)
+    local = fit_local_scale(
+        situation, z, weight, merged.inverse, folds, merged.groups, share, ratios, seed
+    )
+    z_local = z / np.sqrt(local.heldout_factor)
+    shape, scores = choose_shape(z_local, weight, folds[merged.inverse])
+    factor = _rank_quantile(local.heldout_factor, weight, 0.5)
+    return Calibration("local", factor, z, weight, local, shape, scores)

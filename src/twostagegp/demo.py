@@ -32,6 +32,7 @@ from twostagegp import (
     plotting,
     search_kernel,
 )
+from twostagegp.calibration import Calibration
 from twostagegp.estimator import GPEstimator
 from twostagegp.report import Picture, write_page
 
@@ -234,6 +235,43 @@ def draw_table(result: Result) -> list[Picture]:
     ]
 
 
+def draw_calibration(calibration: Calibration) -> list[Picture]:
+    """PIT histogram and reliability of the held-out training rows, before and after."""
+    pictures = []
+    for when, pit in (("before", calibration.pit_before), ("after", calibration.pit_after)):
+        shares = np.histogram(pit, bins=10, range=(0.0, 1.0))[0] / len(pit)
+        inside = float(np.mean(np.abs(pit - 0.5) <= 0.475))
+        histogram, ax = _axes()
+        plotting.plot_pit(ax, pit)
+        reliability, ax = _axes()
+        plotting.plot_reliability(ax, pit)
+        pictures += [
+            Picture.from_figure(
+                histogram,
+                f"PIT, {when}",
+                f"Histogram of the probability integral transform of {len(pit)} held-out rows "
+                f"{when} calibration; the bins hold {_percent(shares.min())} to "
+                f"{_percent(shares.max())} of them, 10 % would be right.",
+            ),
+            Picture.from_figure(
+                reliability,
+                f"Reliability, {when}",
+                f"Share of {len(pit)} held-out outcomes inside their interval against the nominal "
+                f"level {when} calibration; {_percent(inside)} are inside the 95 % interval.",
+            ),
+        ]
+    return pictures
+
+
+def _numbers(calibration: Calibration) -> str:
+    """a, b and c of the local scale."""
+    if calibration.local is None:
+        return "–"
+    found = calibration.local.combination
+    a = ", ".join(f"{value:.2f}" for value in found.a) or "0"
+    return _minus(f"a = {a}; b = {found.b:.3g}; c = {found.c:.2f}")
+
+
 def draw_kernels(task: Task, quick: bool = False) -> tuple[str, list[Picture]]:
     """A kernel search and a test of its winner: a sentence and two pictures."""
     names = ("rbf", "matern12") if quick else ("rbf", "matern52", "matern32", "matern12")
@@ -306,11 +344,14 @@ def page_context(results: Sequence[Result], quick: bool = False) -> dict[str, An
             {
                 "data": name,
                 "kind": c.kind,
-                "factor": f"{c.factor:.3f}",
+                "scale": "–" if c.local is None else c.local.label,
+                "numbers": _numbers(c),
+                "shape": c.shape.name,
                 "width": _minus(f"{100.0 * (math.sqrt(c.factor) - 1.0):+.1f} %"),
             }
             for name, c in calibrations.items()
         ],
+        "calibration_pictures": draw_calibration(calibrations[DIABETES]),
         "calibration_notes": sorted({c.note for c in calibrations.values() if c.note}),
     }
 

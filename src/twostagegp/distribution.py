@@ -1,9 +1,11 @@
-"""What a user can ask of a predictive distribution, given its mean and variance.
+r"""What a user can ask of a predictive distribution, given its mean, variance and shape.
 
-Front doors provide ``_moments`` (mean and variance in the user's units); this mixin turns them
-into standard deviations, intervals, quantiles, densities and samples, with one rule of shapes:
-a target of shape (n,) gives results without an output axis, a target of shape (n, p) gives
-results with that axis last (before it: rows; after it only the two ends of an interval or the
+Front doors provide ``_moments`` (mean and variance in the user's units) and ``_shapes`` (the law of
+:math:`Z` in :math:`y = \mu + \sigma Z`, one a target); this mixin turns them into standard
+deviations, intervals, quantiles, densities and samples, all of one distribution, with one rule of
+shapes:
+a target of shape (n,) gives results without an output axis, a target of shape (n, p)
+gives results with that axis last (before it: rows; after it only the two ends of an interval or the
 quantiles). Joint covariances have shape (n, n) or (p, n, n).
 """
 
@@ -11,16 +13,18 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import norm
+from scipy.special import ndtr
 from sklearn.utils import check_random_state
 
 from twostagegp.errors import InputError, MemoryBudgetError
+from twostagegp.shape import Shape
 
-__all__ = ["Gaussian", "check_covariance_size"]
+__all__ = ["Predictive", "check_covariance_size"]
 
 Array = NDArray[np.float64]
 
@@ -39,16 +43,21 @@ def check_covariance_size(n: int, p: int) -> None:
         )
 
 
-class Gaussian:
-    """Mixin: a Gaussian predictive distribution for every row."""
+class Predictive:
+    """Mixin: a predictive distribution for every row."""
 
     @abstractmethod
     def _moments(self, X: Any, variance: bool) -> tuple[Array, Array | None, Array | None]:
-        """Mean, latent variance and observation variance at X, each (n, p), in user units."""
+        """Mean, latent variance and sigma squared at X, each (n, p), in user units."""
 
     @abstractmethod
     def _covariances(self, X: Any) -> Array:
         """Joint covariance of observations at X, shape (p, n, n)."""
+
+    @property
+    @abstractmethod
+    def _shapes(self) -> list[Shape]:
+        """The law of Z for each target."""
 
     @property
     @abstractmethod
@@ -71,7 +80,8 @@ class Gaussian:
         ----------
         X : array-like of shape (n, d)
         return_std : bool
-            Also the standard deviation of an *observation* at X, noise included.
+            Also the standard deviation of an *observation* at X, noise included: that of the same
+            distribution that quantiles, densities and samples are of.
         return_latent_std : bool
             Also the standard deviation of the *function* at X, without noise.
         return_cov : bool
@@ -89,33 +99,63 @@ class Gaussian:
         if return_cov:
             cov = self._covariances(X)
             mean = self._shape(self._moments(X, variance=False)[0])
+            stds = np.array([shape.std for shape in self._shapes])
+            cov = cov * (stds**2)[:, None, None]
             return mean, cov[0] if self._is_1d else cov
         mean, latent, observed = self._moments(X, variance=return_std or return_latent_std)
         if return_std:
             assert observed is not None
-            return self._shape(mean), np.sqrt(self._shape(observed))
+            std = np.sqrt(observed) * [shape.std for shape in self._shapes]
+            return self._shape(mean), self._shape(std)
         if return_latent_std:
             assert latent is not None
             return self._shape(mean), np.sqrt(self._shape(latent))
         return self._shape(mean)
 
     def predict_interval(
-        self, X: Any, level: float = 0.95, method: Literal["calibrated"] = "calibrated"
+        self,
+        X: Any,
+        level: float = 0.95,
+        method: Literal["calibrated", "conformal"] = "calibrated",
     ) -> Array:
         """Central interval that holds an observation with probability ``level``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        level : float
+        method : {"calibrated", "conformal"}
+            ``"calibrated"``: between two quantiles of the predictive distribution.
+            ``"conformal"``: the mean plus and minus the standard deviation times the conformal
+            quantile of the held-out z-scores. These are left out one at a time at hyperparameters
+            that have seen all rows, so that the coverage is *approximate*;
+            :class:`~twostagegp.CVPlusRegressor` refits everything and has a guarantee.
 
         Returns
         -------
         interval : array of shape (n, 2) or (n, p, 2)
         """
-        if method != "calibrated":
-            raise InputError(f"method={method!r}: the intervals on offer are 'calibrated'.")
+        if method not in ("calibrated", "conformal"):
+            raise InputError(
+                f"method={method!r}: the intervals on offer are 'calibrated' and 'conformal'."
+            )
         if not 0.0 < level < 1.0:
             raise InputError(f"level={level!r} must lie between 0 and 1, for example 0.95.")
+        if method == "conformal":
+            mean, sigma = self._mean_and_sigma(X)
+            half = sigma * self._conformal_scores(level)
+            return np.stack([self._shape(mean - half), self._shape(mean + half)], axis=-1)
         return self.predict_quantiles(X, [0.5 - level / 2.0, 0.5 + level / 2.0])
 
+    def _conformal_scores(self, level: float) -> list[float]:
+        """Conformal quantile of each target's held-out z-scores."""
+        raise InputError(
+            f"method='conformal' needs held-out rows, which {type(self).__name__} has none of; use "
+            "TwoStageGPRegressor, or wrap this estimator in CVPlusRegressor."
+        )
+
     def predict_quantiles(self, X: Any, levels: ArrayLike) -> Array:
-        """Quantiles of an observation at each row.
+        """Quantiles of an observation at each row; they never cross.
 
         Returns
         -------
@@ -124,25 +164,36 @@ class Gaussian:
         q = np.atleast_1d(np.asarray(levels, dtype=np.float64))
         if q.ndim != 1 or not ((q > 0.0) & (q < 1.0)).all():
             raise InputError(f"levels={levels!r} must be numbers between 0 and 1.")
-        mean, std = self.predict(X, return_std=True)
-        return mean[..., None] + std[..., None] * norm.ppf(q)
+        mean, sigma = self._mean_and_sigma(X)
+        z = np.stack([shape.ppf(q) for shape in self._shapes])
+        quantiles = mean[..., None] + sigma[..., None] * z
+        return quantiles[:, 0] if self._is_1d else quantiles
 
     def predict_cdf(self, X: Any, y: ArrayLike) -> Array:
         """Probability that an observation at each row of X is at most y; shape of y."""
-        mean, std, y = self._at(X, y)
-        return norm.cdf(y, mean, std)
+        return self._of_z(X, y, lambda shape, z, sigma: shape.cdf(z))
 
     def predict_logpdf(self, X: Any, y: ArrayLike) -> Array:
         """Log density of y at each row of X, in the user's units; shape of y."""
-        mean, std, y = self._at(X, y)
-        return norm.logpdf(y, mean, std)
+        return self._of_z(X, y, lambda shape, z, sigma: shape.logpdf(z) - np.log(sigma))
 
-    def _at(self, X: Any, y: ArrayLike) -> tuple[Array, Array, Array]:
-        mean, std = self.predict(X, return_std=True)
+    def _mean_and_sigma(self, X: Any) -> tuple[Array, Array]:
+        """Both of shape (n, p)."""
+        mean, _, observed = self._moments(X, variance=True)
+        assert observed is not None
+        return mean, np.sqrt(observed)
+
+    def _of_z(self, X: Any, y: ArrayLike, of: Callable[[Shape, Array, Array], Array]) -> Array:
+        """A function of z = (y - mean) / sigma and sigma for every row and target."""
+        mean, sigma = self._mean_and_sigma(X)
         y = np.asarray(y, dtype=np.float64)
-        if y.shape != mean.shape:
-            raise InputError(f"y has shape {y.shape}, the prediction for X {mean.shape}.")
-        return mean, std, y
+        if y.shape != self._shape(mean).shape:
+            raise InputError(
+                f"y has shape {y.shape}, the prediction for X {self._shape(mean).shape}."
+            )
+        z = (y.reshape(mean.shape) - mean) / sigma
+        columns = zip(self._shapes, z.T, sigma.T, strict=True)
+        return self._shape(np.stack([of(*column) for column in columns], axis=1))
 
     def sample_y(
         self, X: Any, n_samples: int = 1, joint: bool = False, random_state: Any = 0
@@ -152,8 +203,8 @@ class Gaussian:
         Parameters
         ----------
         joint : bool
-            True draws whole functions (plus noise) from the joint covariance; False draws
-            every row from its own distribution.
+            True draws whole functions (plus noise): dependence from the joint covariance, every
+            row's own distribution as its margin. False draws every row alone.
 
         Returns
         -------
@@ -163,20 +214,26 @@ class Gaussian:
             raise InputError(f"n_samples={n_samples} must be at least 1.")
         rng = check_random_state(random_state)
         if not joint:
-            mean, std = self.predict(X, return_std=True)
-            draws = rng.standard_normal((*mean.shape, n_samples))
-            return mean[..., None] + std[..., None] * draws
-        mean, cov = self.predict(X, return_cov=True)
-        columns = mean[:, None] if self._is_1d else mean
-        covs = cov[None] if self._is_1d else cov
+            mean, sigma = self._mean_and_sigma(X)
+            z = [shape.sample((len(mean), n_samples), rng) for shape in self._shapes]
+            samples = mean[..., None] + sigma[..., None] * np.stack(z, axis=1)
+            return samples[:, 0] if self._is_1d else samples
+        covs = self._covariances(X)
+        mean = self._moments(X, variance=False)[0]
+        columns = zip(mean.T, covs, self._shapes, strict=True)
         samples = np.stack(
-            [_joint_draws(m, C, n_samples, rng) for m, C in zip(columns.T, covs, strict=True)],
-            axis=1,
+            [_joint_draws(m, C, shape, n_samples, rng) for m, C, shape in columns], axis=1
         )
         return samples[:, 0] if self._is_1d else samples
 
 
-def _joint_draws(mean: Array, cov: Array, n_samples: int, rng: Any) -> Array:
+def _joint_draws(mean: Array, cov: Array, shape: Shape, n_samples: int, rng: Any) -> Array:
+    """Gaussian draws whose margins are then given their shape; dependence stays as it is."""
     values, vectors = np.linalg.eigh(cov)
     root = vectors * np.sqrt(np.clip(values, 0.0, None))
-    return mean[:, None] + root @ rng.standard_normal((len(mean), n_samples))
+    draws = root @ rng.standard_normal((len(mean), n_samples))
+    if shape.name == "gaussian":
+        return mean[:, None] + draws
+    sigma = np.sqrt(np.diag(cov))[:, None]
+    levels = np.clip(ndtr(draws / sigma), 1e-12, 1.0 - 1e-12)
+    return mean[:, None] + sigma * shape.ppf(levels)

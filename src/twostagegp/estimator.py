@@ -20,7 +20,7 @@ from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from twostagegp.distribution import Gaussian, check_covariance_size
+from twostagegp.distribution import Predictive, check_covariance_size
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.fit_report import FitReport
 from twostagegp.inputs import (
@@ -35,9 +35,10 @@ from twostagegp.inputs import (
 from twostagegp.kernels import KERNELS
 from twostagegp.progress import limit_threads, show_log
 from twostagegp.search.stages import SearchRecord
+from twostagegp.shape import GAUSSIAN, Shape
 from twostagegp.training import Training
 
-__all__ = ["GPEstimator", "TargetFit", "is_kernel"]
+__all__ = ["GPEstimator", "GaussianFit", "TargetFit", "is_kernel"]
 
 Array = NDArray[np.float64]
 
@@ -50,17 +51,16 @@ _CHUNK_ROWS = 1 << 16
 class TargetFit(Protocol):
     """A fitted model of one target, in standardised units."""
 
-    noise: float
-    factor: float
+    shape: Shape
 
     def predict_mean(self, X: Tensor) -> Tensor:
         """Mean, shape (n,)."""
 
-    def latent_variance(self, X: Tensor) -> Tensor:
-        """Variance of the function before calibration, shape (n,)."""
+    def moments(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean, variance of the function and variance of an observation, each of shape (n,)."""
 
-    def latent_covariance(self, X: Tensor) -> Tensor:
-        """Covariance of the function before calibration, shape (n, n)."""
+    def covariance(self, X: Tensor) -> Tensor:
+        """Joint covariance of observations, shape (n, n)."""
 
     @property
     def searches(self) -> tuple[Any, Any]:
@@ -70,7 +70,42 @@ class TargetFit(Protocol):
         """Unnormalised weight of each column in use."""
 
 
-class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
+class GaussianFit:
+    """What a GP with one factor on its variance answers, from its own variance and covariance."""
+
+    factor: float
+    shape = GAUSSIAN
+
+    @property
+    @abstractmethod
+    def noise(self) -> float:
+        """Calibrated noise variance."""
+
+    @abstractmethod
+    def predict_mean(self, X: Tensor) -> Tensor:
+        """Mean, shape (n,)."""
+
+    @abstractmethod
+    def latent_variance(self, X: Tensor) -> Tensor:
+        """Variance of the function before calibration, shape (n,)."""
+
+    @abstractmethod
+    def latent_covariance(self, X: Tensor) -> Tensor:
+        """Covariance of the function before calibration, shape (n, n)."""
+
+    def moments(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean, variance of the function and variance of an observation, each of shape (n,)."""
+        latent = self.factor * self.latent_variance(X)
+        return self.predict_mean(X), latent, latent + self.noise
+
+    def covariance(self, X: Tensor) -> Tensor:
+        """Joint covariance of observations, shape (n, n)."""
+        C = self.factor * self.latent_covariance(X)
+        C.diagonal().add_(self.noise)
+        return C
+
+
+class GPEstimator(RegressorMixin, Predictive, BaseEstimator):
     """Base of the regressors; not for direct use."""
 
     training: Training | None
@@ -246,6 +281,11 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
     def _is_1d(self) -> bool:
         return self._target_ndim == 1
 
+    @property
+    def _shapes(self) -> list[Shape]:
+        check_is_fitted(self, "fit_report_")
+        return [fit.shape for fit in self._fits]
+
     def _inputs(self, X: Any) -> Array:
         check_is_fitted(self, "fit_report_")
         X = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
@@ -265,11 +305,13 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
                 for begin in range(0, n, _CHUNK_ROWS):
                     part = slice(begin, begin + _CHUNK_ROWS)
                     Z = self._tensor(X[part], data)
-                    means[part, j] = y_mean + y_scale * _numpy(fit.predict_mean(Z))
-                    if variance:
-                        latent = fit.factor * _numpy(fit.latent_variance(Z))
-                        latents[part, j] = y_scale**2 * latent
-                        observeds[part, j] = y_scale**2 * (latent + fit.noise)
+                    if not variance:
+                        means[part, j] = y_mean + y_scale * _numpy(fit.predict_mean(Z))
+                        continue
+                    mean, latent, observed = (_numpy(moment) for moment in fit.moments(Z))
+                    means[part, j] = y_mean + y_scale * mean
+                    latents[part, j] = y_scale**2 * latent
+                    observeds[part, j] = y_scale**2 * observed
         return (means, latents, observeds) if variance else (means, None, None)
 
     def _covariances(self, X: Any) -> Array:
@@ -278,8 +320,7 @@ class GPEstimator(RegressorMixin, Gaussian, BaseEstimator):
         covariances = []
         with limit_threads(self.n_jobs):
             for data, fit in zip(self._data, self._fits, strict=True):
-                C = fit.latent_covariance(self._tensor(X, data))
-                C.mul_(fit.factor).diagonal().add_(fit.noise)
+                C = fit.covariance(self._tensor(X, data))
                 covariances.append(_numpy(C) * data.scaling.y_scale**2)
         return np.stack(covariances)
 

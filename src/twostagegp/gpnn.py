@@ -28,7 +28,7 @@ from twostagegp.baselines import constant_spread
 from twostagegp.candidates import Candidate, fitted_only
 from twostagegp.engines.neighbors import NeighborEngine, NeighborPosterior, Remembered
 from twostagegp.errors import InputError
-from twostagegp.estimator import GPEstimator, is_kernel
+from twostagegp.estimator import GaussianFit, GPEstimator, is_kernel
 from twostagegp.fit_report import FitReport
 from twostagegp.inputs import Prepared
 from twostagegp.kernels import KERNELS, Vector, inverse_lengthscale_shares
@@ -100,7 +100,7 @@ class Whitening:
 
 
 @dataclass
-class GPNNFit:
+class GPNNFit(GaussianFit):
     """A neighbour GP at fixed hyperparameters, or None where there is nothing to condition on."""
 
     posterior: NeighborPosterior | None
@@ -158,8 +158,8 @@ class GPNNRegressor(GPEstimator):
     ard : bool
         One lengthscale a column.
     hyperparameters : {"blocks", "neighbors"}
-        ``"blocks"``: the likelihood of random blocks of rows, as published. ``"neighbors"``: the
-        density of rows predicted from their neighbours, our way.
+        ``"blocks"``: the likelihood of random blocks of rows, as published, to which groups make no
+        difference. ``"neighbors"``: the density of rows predicted from their neighbours, our way.
     n_blocks, block_rows : int
         Blocks, and rows of each.
     preprocess : {"whiten", "standardise"}
@@ -170,7 +170,8 @@ class GPNNRegressor(GPEstimator):
     n_calibration : int
         Rows whose held-out z-scores that takes.
     training : Training, optional
-        Optimiser of ``hyperparameters="blocks"``; L-BFGS by default.
+        Optimiser of ``hyperparameters="blocks"``; L-BFGS by default. The blocks are the subsample:
+        one of its own, and steps after it, are refused.
     noise_floor, device, dtype, n_jobs, random_state, verbose
         As in :class:`~twostagegp.TwoStageGPRegressor`.
 
@@ -246,6 +247,25 @@ class GPNNRegressor(GPEstimator):
             value = getattr(self, name)
             if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
                 raise InputError(f"{name}={value!r} must be a whole number of at least {least}.")
+        if isinstance(self.training, Training):
+            self._check_training(self.training)
+
+    def _check_training(self, training: Training) -> None:
+        """Refuse what would have no effect."""
+        if self.hyperparameters == "neighbors":
+            raise InputError(
+                f"training={training!r} is for hyperparameters='blocks'; "
+                "hyperparameters='neighbors' has a schedule of its own, use training=None."
+            )
+        plain = Training()
+        for name in ("subsample", "refine_steps", "refine_lr"):
+            value = getattr(training, name)
+            if value != getattr(plain, name):
+                raise InputError(
+                    f"Training({name}={value!r}) has no effect here: hyperparameters are trained "
+                    "on blocks of rows, n_blocks of block_rows each, from the first step to the "
+                    "last. Leave it out."
+                )
 
     def _fit_target(self, data: Prepared, seed: int) -> GPNNFit:
         m, d = len(data.rows), data.rows.X.shape[1]
@@ -312,6 +332,15 @@ class GPNNRegressor(GPEstimator):
         report.method, report.full_factorisations = "neighbors", 0
         if self.calibrate and fit.posterior is not None:
             report.calibration = f"scale, factor {fit.factor:.3g}"
+        trained_blind = fit.posterior is not None and self.hyperparameters == "blocks"
+        if data.merged.groups is not None and trained_blind:
+            report.warnings.append(
+                "groups have no effect on the likelihood of blocks: the calibration alone holds "
+                "them out. Use hyperparameters='neighbors' to hold them out in training too."
+                if self.calibrate
+                else "groups have no effect on the likelihood of blocks, and there is no "
+                "calibration to hold them out. Use hyperparameters='neighbors'."
+            )
         return report
 
     def _publish(self, one_or_all: Any) -> None:

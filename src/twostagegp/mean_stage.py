@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -108,6 +109,26 @@ class StackedMean:
             if weight > 0.0:
                 total += float(weight) * model.predict(X)
         return total
+
+    def predict_with_disagreement(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Weighted prediction, and the weighted standard deviation of the models around it.
+
+        .. math::
+
+            \hat m = \sum_k w_k \hat m_k, \qquad d = \Big( \sum_k w_k (\hat m_k - \hat m)^2
+            \Big)^{1/2}
+        """
+        kept = [k for k, weight in enumerate(self.weights) if weight > 0.0]
+        each = torch.stack([self.models[k].predict(X) for k in kept])
+        w = torch.as_tensor(self.weights[kept]).to(each)[:, None]
+        mean = (w * each).sum(0)
+        return mean, (w * (each - mean).square()).sum(0).sqrt()
+
+    @property
+    def heldout_disagreement(self) -> Array:
+        """The same standard deviation over held-out predictions, one a row that was held out."""
+        E = np.column_stack([model.heldout_residuals for model in self.models])
+        return np.sqrt((E - (E @ self.weights)[:, None]) ** 2 @ self.weights)
 
 
 def is_regressor_like(value: Any) -> bool:

@@ -7,14 +7,15 @@ judge it. Three questions are kept apart here:
 - **Is the distribution calibrated?** Does the stated share of the outcomes fall where the model
   said? :func:`coverage` asks it of one interval, :func:`qice` of ten bins of equal predicted
   probability. A finite test set gives a perfect model a QICE above zero; :func:`qice_floor` says
-  how much.
+  how much. Of a target with few levels, :func:`randomised_pit` makes something that both can judge.
 - **Is it sharp as well?** Proper scores reward calibration and sharpness together: :func:`nlpd`,
-  :func:`crps` and :func:`pinball`. :func:`interval_width` is sharpness alone, while :func:`hc_rmse`
-  and :func:`lc_rmse` ask whether the model knows *where* it is right.
+  :func:`crps` (of any distribution: :func:`crps_from_quantiles`) and :func:`pinball`.
+  :func:`interval_width` is sharpness alone, while :func:`hc_rmse` and :func:`lc_rmse` ask whether
+  the model knows *where* it is right.
 
 ``y`` and ``mean`` are in the same units, ``std`` is the standard deviation of an observation, with
-the noise included. Every function takes array-likes of shape ``(n,)`` and returns a plain float;
-lower is better unless the docstring says otherwise.
+the noise included. Every score takes array-likes of shape ``(n,)`` and returns a plain float; lower
+is better unless the docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from twostagegp.errors import InputError
 __all__ = [
     "coverage",
     "crps",
+    "crps_from_quantiles",
     "evaluate",
     "hc_rmse",
     "interval_width",
@@ -37,6 +39,7 @@ __all__ = [
     "pinball",
     "qice",
     "qice_floor",
+    "randomised_pit",
     "rmse",
 ]
 
@@ -211,6 +214,51 @@ def qice_floor(n: int, n_bins: int = 10) -> float:
     return float(100.0 * 2.0 * nu * (1.0 - p) * stats.binom.pmf(nu, n, p) / n)
 
 
+def randomised_pit(
+    lower: ArrayLike, upper: ArrayLike, random_state: int | np.random.Generator = 0
+) -> Array:
+    r"""Probability integral transform of a target with few levels, drawn inside its cells.
+
+    .. math:: u_i = F_i(a_i) + v_i \, \bigl( F_i(b_i) - F_i(a_i) \bigr),
+              \qquad v_i \sim U(0, 1)
+
+    A value that stands for all in a cell from a to b, as a rounded one does, happens with
+    probability F(b) − F(a) under a continuous predictive distribution F. The u of a calibrated
+    model are uniform, those of F at the values themselves are not. They go into :func:`qice` as
+    ``pit``; inside the central interval of probability p are the rows with abs(u − 1/2) ≤ p/2.
+
+    Parameters
+    ----------
+    lower, upper : array-like of shape (n,)
+        The predictive distribution function at the lower and at the upper end of the cell of each
+        outcome, F_i(a_i) and F_i(b_i); 0 and 1 where a cell has no end.
+    random_state : int or Generator, default=0
+        Seed of the draws.
+
+    Returns
+    -------
+    u : ndarray of shape (n,)
+
+    Examples
+    --------
+    Heads or tails, foretold as what it is:
+
+    >>> heads = np.random.default_rng(1).random(10_000) < 0.5
+    >>> u = randomised_pit(np.where(heads, 0.5, 0.0), np.where(heads, 1.0, 0.5))
+    >>> qice(pit=u) < 2 * qice_floor(10_000)
+    True
+    """
+    low, high = _check_pit(lower, "lower"), _check_pit(upper, "upper")
+    if high.shape != low.shape:
+        raise InputError(f"upper has {high.shape[0]} rows, but lower has {low.shape[0]}")
+    if np.any(low > high):
+        i = int(np.argmax(low > high))
+        raise InputError(f"lower[{i}] = {low[i]} exceeds upper[{i}] = {high[i]}")
+    draws = np.random.default_rng(random_state).random(low.shape[0])
+    # Between the two whatever the rounding of the product.
+    return np.clip(low + draws * (high - low), low, high)
+
+
 def coverage(
     y: ArrayLike,
     mean: ArrayLike | None = None,
@@ -307,6 +355,40 @@ def crps(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
     phi = np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi)
     per_row = std_ * (z * (2.0 * special.ndtr(z) - 1.0) + 2.0 * phi - 1.0 / np.sqrt(np.pi))
     return float(np.mean(per_row))
+
+
+def crps_from_quantiles(y: ArrayLike, quantiles: ArrayLike, levels: ArrayLike) -> float:
+    r"""Continuous ranked probability score of any distribution, from its quantiles.
+
+    .. math:: \tfrac{1}{n} \sum_i 2 \int_0^1 \rho_\tau \bigl( y_i - F_i^{-1}(\tau) \bigr) \, d\tau
+              \approx 2 \cdot \operatorname{pinball}, \qquad
+              \tau_k = \frac{k - 1/2}{K}, \quad k = 1, \dots, K
+
+    with the pinball loss ρ of :func:`pinball`. What K levels leave out are the tails: for a
+    Gaussian and 999 levels less than a thousandth of its standard deviation.
+
+    Parameters
+    ----------
+    y : array-like of shape (n,)
+        Outcomes.
+    quantiles : array-like of shape (n, K)
+        Predicted quantiles.
+    levels : array-like of shape (K,)
+        Their levels: the midpoints of K equal parts of the unit interval, in increasing order.
+
+    Examples
+    --------
+    >>> levels = (np.arange(999) + 0.5) / 999
+    >>> quantiles = special.ndtri(levels)[np.newaxis]
+    >>> abs(crps_from_quantiles([0.3], quantiles, levels) - crps([0.3], [0.0], [1.0])) < 1e-3
+    True
+    """
+    tau = np.atleast_1d(_check_finite(levels, "levels"))
+    midpoints = (np.arange(tau.size) + 0.5) / tau.size
+    # Any other levels weigh some parts of the distribution more than others.
+    if tau.ndim != 1 or not np.allclose(tau, midpoints, rtol=0.0, atol=1e-3 / tau.size):
+        raise InputError("levels must be the midpoints (k - 1/2) / K of K equal parts")
+    return 2.0 * pinball(y, quantiles, tau)
 
 
 def pinball(y: ArrayLike, quantiles: ArrayLike, levels: ArrayLike) -> float:
@@ -505,12 +587,12 @@ def _check_pair(y: ArrayLike, mean: ArrayLike) -> tuple[Array, Array]:
     return y_, mean_
 
 
-def _check_pit(pit: ArrayLike) -> Array:
-    u = _check_vector(pit, "pit")
+def _check_pit(pit: ArrayLike, name: str = "pit") -> Array:
+    u = _check_vector(pit, name)
     outside = (u < 0.0) | (u > 1.0)
     if np.any(outside):
         i = int(np.argmax(outside))
-        raise InputError(f"pit must lie between 0 and 1, but pit[{i}] = {u[i]}")
+        raise InputError(f"{name} must lie between 0 and 1, but {name}[{i}] = {u[i]}")
     return u
 
 

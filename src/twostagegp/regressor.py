@@ -66,14 +66,17 @@ class TwoStageGPRegressor(GPEstimator):
     residuals : {"heldout", "insample"}
         Residuals that part 2 sees; ``"insample"`` is the paper's choice and overconfident.
     calibration : {"local", "scale", None}
-        Part 3. ``"local"`` uses one factor, as ``"scale"`` does, in this version, and says so in
-        ``calibration_.note``.
+        Part 3. ``"local"`` learns from held-out z-scores where the variance is too small or too
+        large, and what shape the distribution has; ``"scale"`` multiplies all variances by one
+        factor and keeps a Gaussian.
     n_neighbors : int
         Rows that a prediction of ``method="neighbors"`` is made from.
     training : Training, optional
         A fixed optimiser schedule instead of the warm-start ladder.
     noise_floor : float
-        Lower bound of the noise variance, relative to the variance of y.
+        Lower bound of the noise variance that is learned, relative to the variance of y. With
+        ``calibration="local"`` the variance of an observation may be as small as a hundredth of
+        it, where held-out residuals are that small.
     device : str
         ``"auto"``, ``"cpu"`` or ``"cuda"``.
     dtype : {"float64", "float32"}
@@ -236,6 +239,9 @@ class TwoStageGPRegressor(GPEstimator):
 
     def _describe(self, data: Prepared, fit: TwoStageFit) -> FitReport:
         return two_stage_report(data, fit)
+
+    def _conformal_scores(self, level: float) -> list[float]:
+        return [fit.calibration.conformal_score(level) for fit in self._fits]
 
     def _publish(self, one_or_all: Any) -> None:
         self.mean_ = one_or_all([fit.mean for fit in self._fits])

@@ -65,7 +65,7 @@ def two_stage_report(data: Prepared, fit: TwoStageFit) -> FitReport:
     chosen = {id(winner): 1.0} if winner else {}
     everyone = [*fit.mean.searched, *fit.variance.everyone]
     full = sum(c.full_evaluations for c in everyone)
-    calibration = f"{fit.calibration.kind}, factor {fit.calibration.factor:.3g}"
+    calibration = fit.calibration.label
     if fit.calibration.note:
         calibration += f" ({fit.calibration.note})"
     return FitReport(

@@ -2,7 +2,7 @@ r"""The three parts in a row, on standardised numbers: mean, variance, calibrati
 
 Each part is trained on what the part before it got wrong on rows it had not seen:
 
-    rows -> mean candidates -> stack -> held-out residuals -> variance -> held-out z -> factor
+    rows -> candidates -> stack -> held-out residuals -> variance -> held-out z -> calibration
 
 Nothing here knows about scikit-learn, units or several targets; the front doors do.
 """
@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 from torch import Tensor
 
-from twostagegp.calibration import Calibration, scale_from_quantile
+from twostagegp.calibration import Calibration, calibrate_locally, calibrate_scale
 from twostagegp.candidates import Ladder
 from twostagegp.engines.exact import ExactEngine, Work
 from twostagegp.engines.neighbors import NeighborEngine
 from twostagegp.inputs import Prepared
 from twostagegp.kernels import Kernel, NamedKernel, inverse_lengthscale_shares
+from twostagegp.local_scale import Situation
 from twostagegp.mean import ConstantMean, NeighborMean, RidgeMean
 from twostagegp.mean_stage import StackedMean, fit_mean
 from twostagegp.neighbor_stages import (
@@ -39,6 +40,7 @@ from twostagegp.neighbor_stages import (
 from twostagegp.options import FULL_TRAINING_ROWS, MEDIUM_ROWS, SMALL_ROWS, Options, kernel_list
 from twostagegp.rows import Merged
 from twostagegp.search.kernel_search import KernelSearch
+from twostagegp.shape import Shape
 from twostagegp.variance import ConstantVariance, GPVariance, fit_variance, residual_rows
 
 if TYPE_CHECKING:
@@ -52,6 +54,15 @@ _LOG = logging.getLogger("twostagegp")
 
 #: The second stage's noise variance is at least this share of the squared size of the residuals.
 NOISE_SHARE = 0.3
+
+#: How far below the floor of the noise that is learned a local scale may take an observation's
+#: variance: it has seen residuals that small.
+LEAST_SHARE_OF_FLOOR = 0.01
+#: Held-out predictions that leaving a row out moves by more than this share of their own spread say
+#: more about the row's target than about its place.
+MOST_MOVED = 0.5
+#: Rows on which that is looked at.
+FINAL_ROWS = 1000
 
 
 @dataclass
@@ -69,13 +80,19 @@ class TwoStageFit:
 
     @property
     def noise(self) -> float:
-        """Calibrated noise variance, never below the floor."""
-        return max(self.factor * self.variance.noise, self.noise_floor)
+        """Calibrated noise variance (of a typical row), never below the floor."""
+        return max(self.calibration.factor * self.variance.noise, self._floor)
 
     @property
-    def factor(self) -> float:
-        """What the calibration multiplies every variance by."""
-        return self.calibration.factor
+    def _floor(self) -> float:
+        """Least variance of an observation."""
+        share = 1.0 if self.calibration.local is None else LEAST_SHARE_OF_FLOOR
+        return share * self.noise_floor
+
+    @property
+    def shape(self) -> Shape:
+        """The law of an observation around its mean, in units of sigma."""
+        return self.calibration.shape
 
     @property
     def searches(self) -> tuple[KernelSearch | None, KernelSearch | None]:
@@ -86,13 +103,36 @@ class TwoStageFit:
         """Prediction of the stack."""
         return self.mean.predict(X)
 
-    def latent_variance(self, X: Tensor) -> Tensor:
-        """Variance of the second stage, without noise."""
-        return self.variance.latent(X)
+    def moments(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean, variance of the function and variance of an observation, each of shape (n,)."""
+        mean, latent, factors = self._scaled_parts(X)
+        noise = (factors * self.variance.noise).clamp_(min=self._floor)
+        latent = factors * latent
+        return mean, latent, latent + noise
 
-    def latent_covariance(self, X: Tensor) -> Tensor:
-        """Covariance of the second stage, without noise."""
-        return self.variance.latent_covariance(X)
+    def covariance(self, X: Tensor) -> Tensor:
+        r"""Joint covariance of observations, shape (n, n).
+
+        With the local scale g it is :math:`\sqrt{g(x)}\, C(x, x') \sqrt{g(x')}`, so that its
+        diagonal is the variance of each observation and correlations are those of part 2.
+        """
+        _, _, factors = self._scaled_parts(X)
+        root = factors.sqrt()
+        C = self.variance.latent_covariance(X) * root[:, None] * root
+        C.diagonal().add_((factors * self.variance.noise).clamp_(min=self._floor))
+        return C
+
+    def _scaled_parts(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean, variance of part 2 without noise, and what the calibration multiplies it by."""
+        if self.calibration.local is None:
+            latent = self.variance.latent(X)
+            return self.mean.predict(X), latent, torch.full_like(latent, self.calibration.factor)
+        mean, disagreement = self.mean.predict_with_disagreement(X)
+        latent = self.variance.latent(X)
+        sigma2 = latent + self.variance.noise
+        situation = Situation(_numpy(X), _numpy(mean), _numpy(sigma2), _numpy(disagreement))
+        factors = self.calibration.factors(situation)
+        return mean, latent, torch.as_tensor(factors).to(latent)
 
     def relevance(self, n_features: int) -> Array:
         """Inverse lengthscales of the mean's kernels, weighted as in the stack."""
@@ -152,7 +192,9 @@ def _constant_parts(data: Prepared, options: Options) -> TwoStageFit:
     weight = data.merged.weight
     noise = max(float(weight @ residuals**2 / weight.sum()), options.noise_floor)
     variance = ConstantVariance(noise, len(data.rows))
-    calibration = Calibration("none", 1.0, residuals / np.sqrt(noise), "too little to learn from")
+    calibration = Calibration(
+        "none", 1.0, residuals / np.sqrt(noise), weight, note="too little to learn from"
+    )
     mean = StackedMean([model], np.ones(1), residuals)
     return TwoStageFit(mean, variance, calibration, {}, 0, options.noise_floor)
 
@@ -190,7 +232,8 @@ def fit_two_stage(data: Prepared, options: Options, seed: int) -> TwoStageFit:
             by_test=options.variance_selection == "misspecification",
         )
     with clock("calibration"):
-        calibration = _calibrate(data.merged, variance, mean.heldout_residuals, options)
+        index = torch.arange(m, device=data.rows.X.device)
+        calibration = _calibrate(data, data.merged, index, variance, mean, options, seed)
     return TwoStageFit(
         mean,
         variance,
@@ -239,7 +282,8 @@ def _fit_neighbors(data: Prepared, options: Options, seed: int) -> TwoStageFit:
                 data, engine.with_noise_floor(floor), kernels, options, sample, residuals, rng
             )
     with clock("calibration"):
-        calibration = _calibrate(sample.merged, variance, mean.heldout_residuals, options)
+        index = sample.tensor(data.rows.X.device)
+        calibration = _calibrate(data, sample.merged, index, variance, mean, options, seed)
     return TwoStageFit(mean, variance, calibration, clock.seconds, 0, options.noise_floor)
 
 
@@ -261,15 +305,48 @@ def _variance_floor(residuals: Array, merged: Merged, options: Options) -> float
 
 
 def _calibrate(
-    merged: Merged, variance: GPVariance | SparseVariance, residuals: Array, options: Options
+    data: Prepared,
+    merged: Merged,
+    index: Tensor,
+    variance: GPVariance | SparseVariance,
+    mean: StackedMean,
+    options: Options,
+    seed: int,
 ) -> Calibration:
-    v = np.maximum(variance.heldout_variance, options.noise_floor)
-    z = residuals / np.sqrt(v[merged.inverse])
+    """Part 3, from the rows that were held out: ``merged``, the distinct rows ``index``."""
+    residuals = mean.heldout_residuals
+    v = np.maximum(variance.heldout_variance, options.noise_floor)[merged.inverse]
+    z = residuals / np.sqrt(v)
     if options.calibration is None:
-        return Calibration("none", 1.0, z)
-    note = ""
-    if options.calibration == "local":
-        note = "'local' is not available yet: one factor for all rows was used"
-    # A residual of exactly zero everywhere must not give a variance of zero.
-    factor = max(scale_from_quantile(z, merged.weight), 1e-6)
-    return Calibration("scale", factor, z, note)
+        return Calibration("none", 1.0, z, merged.weight)
+    if options.calibration == "scale":
+        return calibrate_scale(z, merged.weight)
+    predicted = merged.y - residuals
+    some = np.random.default_rng(seed).permutation(len(index))[:FINAL_ROWS]
+    final = _numpy(mean.predict(data.rows.X[index[torch.as_tensor(some).to(index)]]))
+    situation = Situation(
+        merged.X[merged.inverse],
+        predicted,
+        v,
+        mean.heldout_disagreement,
+        _is_telling(predicted, merged, some, final),
+    )
+    share = len(index) / len(data.rows)
+    return calibrate_locally(situation, z, merged, share, mean.lengthscale_shape(), seed)
+
+
+def _is_telling(heldout: Array, merged: Merged, some: NDArray[np.int64], final: Array) -> bool:
+    """Whether held-out predictions vary by more than what leaving a row out does to them.
+
+    ``final`` are predictions of the final model for ``some`` of the distinct rows.
+    """
+    weight, m = merged.weight, len(merged.c)
+    by_row = np.bincount(merged.inverse, weights=weight * heldout, minlength=m) / merged.c
+    share = merged.c[some] / merged.c[some].sum()
+    moved = float(np.sqrt(share @ (by_row[some] - final) ** 2))
+    centred = heldout - weight @ heldout / weight.sum()
+    return moved <= MOST_MOVED * float(np.sqrt(weight @ centred**2 / weight.sum()))
+
+
+def _numpy(values: Tensor) -> Array:
+    return values.double().cpu().numpy()

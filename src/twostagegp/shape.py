@@ -1,0 +1,342 @@
+r"""The shape of a predictive distribution: how observations lie around their mean, in sigmas.
+
+An observation at x is :math:`y = \mu(x) + \sigma(x) Z`, and Z has one law F for all rows with
+:math:`E Z^2 = 1`: the mean squared error of :math:`\mu(x)` is :math:`\sigma^2(x)`. F is
+
+- *gaussian*;
+- *student*: the t distribution with the degrees of freedom of largest likelihood;
+- *empirical*: the held-out z-scores themselves, smoothed, and a little of the fitted t distribution
+  for what so many rows cannot have shown,
+
+.. math::
+
+    F(z) = (1 - w) \sum_{j=1}^J p_j \Phi\Big(\frac{z - q_j}{h_j}\Big) + w\, T_\nu(z / s_\nu) .
+
+The sorted z-scores are cut into J bins of shares :math:`p_j`, narrower towards both ends;
+:math:`q_j` is the mean of a bin, and :math:`h_j` follows the distance between neighbouring bins,
+never below a bandwidth that falls with the number of rows. All three laws are of this form. F has a
+density everywhere, so that quantiles never cross.
+
+Which of the three is decided by the continuous ranked probability score of rows that the shape has
+not seen (:func:`choose_shape`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import optimize, special, stats
+
+__all__ = [
+    "GAUSSIAN",
+    "Shape",
+    "choose_shape",
+    "crps",
+    "empirical_shape",
+    "gaussian_shape",
+    "student_shape",
+]
+
+Array = NDArray[np.float64]
+
+#: Bins of an empirical shape between its tails; in a tail each bin is half of the one before it.
+BINS = 100
+#: Fewest rows of the last bin.
+LAST_BIN_ROWS = 3.0
+#: Width of a component, in distances between neighbouring bins: less would leave ripples.
+OVERLAP = 0.75
+#: The bandwidth is this times the usual rule, which is for a density, not for quantiles.
+BANDWIDTH = 0.5
+#: The t distribution weighs as much as so many rows.
+TAIL_ROWS = 5.0
+#: Degrees of freedom: above two, so that there is a variance; large ones are a Gaussian.
+DEGREES = (2.5, 200.0)
+#: Levels at which the score compares quantiles.
+SCORE_LEVELS = (np.arange(99) + 1.0) / 100.0
+#: Fewest z-scores from which an empirical shape is made.
+FEWEST = 30
+#: A less simple shape must be better by so many standard errors of the difference.
+STANDARD_ERRORS = 1.0
+#: So many values are compared with all components at once.
+_FEW = 10_000
+
+
+@dataclass(frozen=True)
+class Shape:
+    r"""A law of second moment one, as in the module's formula.
+
+    Its mean is zero, but for the empirical one: where the z-scores of precise and of vague
+    predictions lean to different sides, their common law has a mean of some hundredths, and
+    taking that out would shift every quantile.
+
+    Attributes
+    ----------
+    name : {"gaussian", "student", "empirical"}
+    centres, widths, shares : arrays of shape (J,)
+        Of the Gaussian components; shares sum to one.
+    tail : float
+        Weight w of the t distribution.
+    degrees : float
+        Its degrees of freedom.
+
+    Examples
+    --------
+    >>> GAUSSIAN.ppf([0.025, 0.5]).round(3).tolist()
+    [-1.96, 0.0]
+    """
+
+    name: str
+    centres: Array
+    widths: Array
+    shares: Array
+    tail: float = 0.0
+    degrees: float = math.inf
+
+    @property
+    def _tail_scale(self) -> float:
+        """Scale of the t distribution at which its variance is one."""
+        return math.sqrt((self.degrees - 2.0) / self.degrees) if self.tail > 0.0 else 1.0
+
+    @property
+    def mean(self) -> float:
+        """Mean of the law."""
+        return (1.0 - self.tail) * float(self.shares @ self.centres)
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the law, around its own mean."""
+        return math.sqrt(1.0 - self.mean**2)
+
+    def cdf(self, z: ArrayLike) -> Array:
+        """Probability of a value of at most z; shape of z."""
+        z = np.asarray(z, dtype=np.float64)
+        F = np.zeros_like(z)
+        if self.tail < 1.0:
+            F += (1.0 - self.tail) * self._average(z, special.ndtr)
+        if self.tail > 0.0:
+            F += self.tail * stats.t.cdf(z / self._tail_scale, self.degrees)
+        return F
+
+    def logpdf(self, z: ArrayLike) -> Array:
+        """Log density; shape of z."""
+        z = np.asarray(z, dtype=np.float64)
+        log_body = np.full(z.shape, -np.inf)
+        if self.tail < 1.0:
+            log_body = math.log1p(-self.tail) + self._log_average_density(z)
+        if self.tail == 0.0:
+            return log_body
+        s = self._tail_scale
+        log_tail = math.log(self.tail) + stats.t.logpdf(z / s, self.degrees) - math.log(s)
+        return np.logaddexp(log_body, log_tail)
+
+    def ppf(self, levels: ArrayLike) -> Array:
+        """Quantiles; shape of ``levels``, which lie between 0 and 1."""
+        p = np.asarray(levels, dtype=np.float64)
+        if self.name == "gaussian":
+            return special.ndtri(p)
+        if self.tail == 1.0:
+            return self._tail_scale * stats.t.ppf(p, self.degrees)
+        # Upper quantiles from the mirror image: 1 - p is exact there, the cdf is not.
+        mirror = replace(self, centres=-self.centres)
+        flat = np.minimum(p, 1.0 - p).reshape(-1)
+        low, high = self._lower(flat), -mirror._lower(flat)
+        return np.where(p <= 0.5, low.reshape(p.shape), high.reshape(p.shape))
+
+    def _lower(self, p: Array) -> Array:
+        """Quantiles of levels up to one half, by bisection."""
+        left, right = -2.0 * np.ones_like(p), np.full_like(p, float(self.widths.max()) + 10.0)
+        while (above := self.cdf(left) > p).any():
+            left = np.where(above, 2.0 * left, left)
+        while (below := self.cdf(right) < p).any():
+            right = np.where(below, 2.0 * right, right)
+        for _ in range(80):
+            middle = 0.5 * (left + right)
+            above = self.cdf(middle) > p
+            left, right = np.where(above, left, middle), np.where(above, middle, right)
+        return 0.5 * (left + right)
+
+    def sample(self, size: tuple[int, ...], rng: np.random.RandomState) -> Array:
+        """Independent draws."""
+        if self.name == "gaussian":
+            return rng.standard_normal(size)
+        if self.tail == 1.0:
+            return self._tail_scale * rng.standard_t(self.degrees, size)
+        which = rng.choice(len(self.centres), size=size, p=self.shares)
+        draws = self.centres[which] + self.widths[which] * rng.standard_normal(size)
+        if self.tail > 0.0:
+            from_tail = rng.random_sample(size) < self.tail
+            draws = np.where(
+                from_tail, self._tail_scale * rng.standard_t(self.degrees, size), draws
+            )
+        return draws
+
+    def _average(self, z: Array, of: Callable[[Array], Array]) -> Array:
+        if z.size <= _FEW:
+            return of((z[..., None] - self.centres) / self.widths) @ self.shares
+        total = np.zeros_like(z)
+        for q, h, p in zip(self.centres, self.widths, self.shares, strict=True):
+            total += p * of((z - q) / h)
+        return total
+
+    def _log_average_density(self, z: Array) -> Array:
+        total = np.full(z.shape, -np.inf)
+        for q, h, p in zip(self.centres, self.widths, self.shares, strict=True):
+            total = np.logaddexp(total, math.log(p / h) - 0.5 * ((z - q) / h) ** 2)
+        return total - 0.5 * math.log(2.0 * math.pi)
+
+
+_ONE = (np.zeros(1), np.ones(1), np.ones(1))
+
+GAUSSIAN = Shape("gaussian", *_ONE)
+
+
+def gaussian_shape(z: Array, weight: Array) -> Shape:
+    """The Gaussian, whatever the z-scores."""
+    return GAUSSIAN
+
+
+def _unit(z: Array, weight: Array) -> Array:
+    """Scale z-scores to second moment one."""
+    return z / math.sqrt(max(float(weight @ z**2 / weight.sum()), np.finfo(float).tiny))
+
+
+def student_shape(z: Array, weight: Array) -> Shape:
+    r"""The t distribution of variance one with the degrees of freedom of largest likelihood.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> z = np.random.default_rng(0).standard_t(5, size=20_000)
+    >>> 4.5 < student_shape(z, np.ones(len(z))).degrees < 5.5
+    True
+    """
+    z = _unit(z, weight)
+
+    def loss(log_degrees: float) -> float:
+        nu = math.exp(log_degrees)
+        s = math.sqrt((nu - 2.0) / nu)
+        return -float(weight @ (stats.t.logpdf(z / s, nu) - math.log(s)))
+
+    low, high = (math.log(nu) for nu in DEGREES)
+    found = optimize.minimize_scalar(loss, bounds=(low, high), method="bounded")
+    nu = float(math.exp(found.x))
+    return Shape("student", *_ONE, tail=1.0, degrees=nu)
+
+
+def empirical_shape(z: Array, weight: Array) -> Shape:
+    """The smoothed distribution of z-scores, with the tails of the fitted t distribution.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> z = np.random.default_rng(0).exponential(size=20_000) - 1.0
+    >>> shape = empirical_shape(z, np.ones(len(z)))
+    >>> float(np.abs(shape.ppf([0.1, 0.5, 0.9]) - (-np.log([0.9, 0.5, 0.1]) - 1)).max().round(1))
+    0.0
+    """
+    z = _unit(z, weight)
+    n = float(weight.sum())
+    # Equal ones become one: a weight is a number of repeats.
+    z, place = np.unique(z, return_inverse=True)
+    w = np.bincount(place, weights=weight) / n
+    edges = bin_edges(n)
+    # A row on an edge is shared between the bins.
+    mass = np.concatenate([[0.0], np.cumsum(w)])
+    moment = np.concatenate([[0.0], np.cumsum(w * z)])
+    p = np.diff(edges)
+    q = np.diff(np.interp(edges, mass / mass[-1], moment)) / p
+    quartiles = np.interp([0.25, 0.75], mass[1:] - 0.5 * w, z)
+    spread = min(1.0, float(quartiles[1] - quartiles[0]) / 1.349)
+    bandwidth = max(BANDWIDTH * 0.9 * spread * n**-0.2, 1e-6)
+    h = np.maximum(bandwidth, OVERLAP * np.gradient(q))
+    # Second moment one again, which smoothing has changed.
+    scale = 1.0 / math.sqrt(float(p @ (q**2 + h**2)))
+    tail = TAIL_ROWS / (n + TAIL_ROWS)
+    degrees = student_shape(z, w).degrees
+    return Shape("empirical", scale * q, scale * h, p, tail, degrees)
+
+
+def bin_edges(n: float) -> Array:
+    """Probabilities between the bins of n rows: equal ones, and halves of halves at both ends.
+
+    Examples
+    --------
+    >>> bin_edges(12.0)
+    array([0.  , 0.25, 0.5 , 0.75, 1.  ])
+    """
+    count = max(2, int(min(BINS, n / LAST_BIN_ROWS)))
+    edges = np.arange(count + 1) / count
+    ends = []
+    last = 0.5 / count
+    while last * n >= LAST_BIN_ROWS:
+        ends.append(last)
+        last *= 0.5
+    lower = np.array(ends[::-1])
+    return np.concatenate([[0.0], lower, edges[1:-1], 1.0 - lower[::-1], [1.0]])
+
+
+#: Simplest first.
+MAKERS: Mapping[str, Callable[[Array, Array], Shape]] = {
+    "gaussian": gaussian_shape,
+    "student": student_shape,
+    "empirical": empirical_shape,
+}
+
+
+def crps(shape: Shape, z: Array) -> Array:
+    r"""Continuous ranked probability score of each z-score, as the mean of pinball losses.
+
+    .. math::
+
+        \mathrm{CRPS}(F, z) = 2 \int_0^1 (\mathbf 1\{z < F^{-1}(p)\} - p)\,(F^{-1}(p) - z)\, dp
+    """
+    q = shape.ppf(SCORE_LEVELS)
+    score = np.zeros_like(z)
+    for level, quantile in zip(SCORE_LEVELS, q, strict=True):
+        score += np.where(z < quantile, 1.0 - level, level) * np.abs(quantile - z)
+    return 2.0 * score / len(q)
+
+
+def choose_shape(
+    z: Array, weight: Array, folds: NDArray[np.int64]
+) -> tuple[Shape, dict[str, float]]:
+    """The shape with the best score on rows that it has not seen.
+
+    Parameters
+    ----------
+    z : array of shape (n,)
+        Held-out z-scores under the final sigma.
+    weight : array of shape (n,)
+    folds : integer array of shape (n,)
+
+    Returns
+    -------
+    shape : Shape
+        Fitted to all z-scores.
+    scores : dict
+        Mean held-out score by name, in units of sigma.
+    """
+    numbers = np.unique(folds)
+    if len(numbers) < 2:
+        return GAUSSIAN, {}
+    makers = dict(MAKERS)
+    if weight.sum() < FEWEST:
+        makers.pop("empirical")
+    losses = {name: np.empty(len(z)) for name in makers}
+    for fold in numbers:
+        out = folds == fold
+        for name, make in makers.items():
+            losses[name][out] = crps(make(z[~out], weight[~out]), z[out])
+    share = weight / weight.sum()
+    best = "gaussian"
+    for name in list(makers)[1:]:
+        difference = losses[name] - losses[best]
+        gain = float(share @ difference)
+        error = math.sqrt(float(share @ (difference - gain) ** 2 / weight.sum()))
+        if gain < -STANDARD_ERRORS * error:
+            best = name
+    return makers[best](z, weight), {name: float(share @ loss) for name, loss in losses.items()}
