@@ -7,6 +7,9 @@
 - ``python -m benchmarks.neighbors_speed``: predictions from neighbours, against other libraries.
 - ``python -m benchmarks.neighbor_search``: ways to find neighbours, by rows, columns and norm.
 - ``python -m benchmarks.neighbors_scale``: time and memory from 100,000 rows to millions.
+- ``python -m benchmarks.defaults``: one default changed at a time, inside training rows.
+- ``python -m benchmarks.neighbor_defaults``: the same for the neighbour method, on larger tables.
+- ``python -m benchmarks.calibration``: one fit with three calibrations, on all seventeen tables.
 - ``python -m benchmarks.toy``: the paper's one-dimensional example over many seeds.
 
 Each program writes what it measured (JSON) and a table made from it (Markdown) to

@@ -23,6 +23,7 @@ RESULTS = (ROOT / "benchmarks" / "results", ROOT / "experiments" / "results")
 PAGES = (
     "README.md",
     "docs/benchmarks.md",
+    "docs/calibration.md",
     "docs/defaults.md",
     "docs/kernel_search.md",
     "docs/large_tables.md",

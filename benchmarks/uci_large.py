@@ -29,9 +29,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from benchmarks._arguments import positive
+from benchmarks._arguments import names, positive
+from benchmarks._arguments import numbers as _folds
 from benchmarks._large_sets import MANY_ROWS, SETS, load, n_folds
 from benchmarks._large_tables import report
 from benchmarks._store import JsonLines, Record, write_whole
@@ -221,8 +221,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.uci_large", description="Nine larger tables, against peers."
     )
-    parser.add_argument("--sets", type=_names(SETS), default=list(SETS))
-    parser.add_argument("--models", type=_names(MODELS), default=list(DEFAULT_MODELS))
+    parser.add_argument("--sets", type=names(SETS), default=list(SETS))
+    parser.add_argument("--models", type=names(MODELS), default=list(DEFAULT_MODELS))
     parser.add_argument("--folds", type=_folds, help="numbers, as in 0,1 or 0-4")
     parser.add_argument(
         "--time-limit", type=positive, default=DEFAULT_SECONDS, help="seconds a fit"
@@ -233,29 +233,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--table-only", action="store_true", help="no fits, only the tables")
     parser.add_argument("--redo", action="store_true", help="fit again what is there already")
     return parser
-
-
-def _names(known: Any) -> Any:
-    def names(text: str) -> list[str]:
-        chosen = [name.strip() for name in text.split(",") if name.strip()]
-        unknown = [name for name in chosen if name not in known]
-        if unknown or not chosen:
-            raise argparse.ArgumentTypeError(f"{text!r}: choose from {', '.join(known)}")
-        return list(dict.fromkeys(chosen))
-
-    return names
-
-
-def _folds(text: str) -> list[int]:
-    chosen: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise argparse.ArgumentTypeError(f"{text!r}: give numbers, as in 0,1 or 0-4")
-        chosen += range(int(first), int(last) + 1) if dash else [int(first)]
-    if not chosen:
-        raise argparse.ArgumentTypeError(f"{text!r} names no fold")
-    return list(dict.fromkeys(chosen))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any
 import joblib
 
 import twostagegp
-from benchmarks._arguments import positive
+from benchmarks._arguments import names, positive
 from benchmarks._models import MODELS, code_version
 from benchmarks._scores import fit_facts, predictive_scores
 from benchmarks._store import JsonLines, Record, write_whole
@@ -140,8 +140,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.uci_small", description="Accuracy on the small UCI tables."
     )
-    parser.add_argument("--sets", type=_names(REFERENCES), default=list(REFERENCES))
-    parser.add_argument("--models", type=_names(MODELS), default=list(DEFAULT_MODELS))
+    parser.add_argument("--sets", type=names(REFERENCES), default=list(REFERENCES))
+    parser.add_argument("--models", type=names(MODELS), default=list(DEFAULT_MODELS))
     parser.add_argument(
         "--splits", type=_split_range, help="N: the first N; A-B: from A to B, counted from 0"
     )
@@ -151,17 +151,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--table-only", action="store_true", help="no fits, only the tables")
     parser.add_argument("--redo", action="store_true", help="fit again what is there already")
     return parser
-
-
-def _names(known: Any) -> Any:
-    def names(text: str) -> list[str]:
-        chosen = [name.strip() for name in text.split(",") if name.strip()]
-        unknown = [name for name in chosen if name not in known]
-        if unknown or not chosen:
-            raise argparse.ArgumentTypeError(f"{text!r}: choose from {', '.join(known)}")
-        return list(dict.fromkeys(chosen))
-
-    return names
 
 
 def _split_range(text: str) -> range:

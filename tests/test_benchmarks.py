@@ -12,6 +12,7 @@ from benchmarks._gpytorch_exact import GPyTorchExact
 from benchmarks._store import JsonLines, plain, write_whole
 from benchmarks._tables import MISSING, figure, markdown_table, mean_sd, mean_se, yes_no
 from benchmarks._uci_tables import REFERENCES, as_printed, report
+from benchmarks._variants import patched
 from twostagegp import datasets, mean_stage
 
 # --- store ---------------------------------------------------------------------------------------
@@ -399,7 +400,7 @@ def test_the_choice_for_a_table_is_made_on_the_others():
 
 def test_a_variant_changes_its_constant_only_while_it_is_measured():
     before = mean_stage.REFIT_ROWS
-    with defaults._with({(mean_stage, "REFIT_ROWS"): -1}):
+    with patched({(mean_stage, "REFIT_ROWS"): -1}):
         assert mean_stage.REFIT_ROWS == -1
     assert before == mean_stage.REFIT_ROWS
 

@@ -1,4 +1,4 @@
-"""Speed, search and growth of the neighbour method: tiny runs, pages, the count of operations."""
+"""Speed, search, growth and defaults of the neighbour method: tiny runs, pages, operations."""
 
 import json
 import math
@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import neighbor_search, neighbors_scale, neighbors_speed
+from benchmarks import neighbor_defaults, neighbor_search, neighbors_scale, neighbors_speed
+from benchmarks._large_sets import SETS, fold_rows
+from benchmarks._variants import patched
 from benchmarks.neighbor_search import Cell
 from benchmarks.neighbors_speed import CONTESTANTS, LOCAL, Contestant, Split, solve_flops
 from benchmarks.peers.base import Fitted, Prediction
-from twostagegp import TwoStageGPRegressor, datasets
+from twostagegp import TwoStageGPRegressor, datasets, neighbor_stages
 from twostagegp.compiled import lanes
 from twostagegp.engines import neighbors as engine
 
@@ -181,7 +183,9 @@ def test_failures_and_mixed_states_are_shown():
     assert "**Mixed states of the code**" in page
 
 
-@pytest.mark.parametrize("module", [neighbors_speed, neighbor_search, neighbors_scale])
+@pytest.mark.parametrize(
+    "module", [neighbors_speed, neighbor_search, neighbors_scale, neighbor_defaults]
+)
 def test_empty_pages(module, tmp_path, capsys):
     assert "No results yet" in module.report([])
     assert module.main(["--table-only", "--results", str(tmp_path)]) == 0
@@ -195,6 +199,9 @@ def test_empty_pages(module, tmp_path, capsys):
         (neighbor_search, ("--rows", "many")),
         (neighbor_search, ("--norms", "L3")),
         (neighbors_scale, ("--rows", "1,-2")),
+        (neighbor_defaults, ("--sets", "yacht")),
+        (neighbor_defaults, ("--variants", "default,best")),
+        (neighbor_defaults, ("--jobs", "0")),
     ],
 )
 def test_bad_arguments_are_refused(module, arguments, capsys):
@@ -409,4 +416,202 @@ def test_sizes_run_in_processes_of_their_own(tmp_path, monkeypatch, capsys):
     assert [threads for _, threads in asked] == [3, 3]
     assert "--points" in asked[0][0]
     assert "2,000" in (tmp_path / "neighbors_scale.md").read_text()
+    capsys.readouterr()
+
+
+# --- defaults ------------------------------------------------------------------------------------
+
+
+def small_table(n=200):
+    """A table whose test rows of fold 0 cannot be used: who reads them, fails."""
+    split = split_of(n, test=0)
+    data = datasets.RegressionData("bike", split.X, split.y, ("a", "b", "c"), (), None)
+    _, test = fold_rows(data, 0)
+    data.X[test], data.y[test] = np.nan, np.nan
+    return data
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """One kernel, short trees, nothing before the clock."""
+
+    def simple(**given):
+        return TwoStageGPRegressor(kernels=["matern32"], ard=False, **given)
+
+    trees = neighbor_stages.boosted_trees
+
+    def short(n):
+        return trees(n).set_params(max_iter=20, min_samples_leaf=5)
+
+    monkeypatch.setattr(neighbor_defaults, "TwoStageGPRegressor", simple)
+    monkeypatch.setattr(neighbor_defaults, "_warm_up", lambda X, y: None)
+    monkeypatch.setattr(neighbor_stages, "boosted_trees", short)
+    monkeypatch.setitem(
+        neighbor_defaults.VARIANTS,
+        "trees alone",
+        neighbor_defaults.Variant("trees", {"mean": neighbor_defaults.OfRows(short)}),
+    )
+
+
+def test_held_out_rows_are_training_rows_of_fold_0(monkeypatch):
+    data = small_table()
+    train, test = fold_rows(data, 0)
+    inner, held = neighbor_defaults.inner_rows(data)
+    assert sorted([*inner, *held]) == sorted(train)
+    assert len(held) == 18
+    assert not {*inner, *held} & {*test}
+    assert np.array_equal(neighbor_defaults.inner_rows(data)[1], held)
+    monkeypatch.setattr(neighbor_defaults, "HELD_ROWS", 5)
+    assert len(neighbor_defaults.inner_rows(data)[1]) == 5
+
+
+@pytest.mark.parametrize("variant", ["default", "30 neighbours", "without trees", "trees alone"])
+def test_a_variant_is_fitted_and_scored_inside_the_training_rows(variant, quick):
+    record = neighbor_defaults.measure(variant, small_table())
+    assert "error" not in record
+    assert (record["variant"], record["set"]) == (variant, "bike")
+    assert (record["n_train"], record["n_held"]) == (162, 18)
+    assert record["rmse"] < 0.8
+    assert record["predictions_a_second"] > 0.0
+    if variant.endswith("trees"):
+        assert "HistGradient" not in record["mean"]
+    if variant == "trees alone":
+        assert record["mean"] == "HistGradientBoostingRegressor"
+
+
+def test_what_a_variant_raises_is_kept(quick, monkeypatch):
+    wrong = neighbor_defaults.Variant("neighbours", {"n_neighbors": "many"})
+    monkeypatch.setitem(neighbor_defaults.VARIANTS, "default", wrong)
+    record = neighbor_defaults.measure("default", small_table())
+    assert record["error"].startswith("InputError: ")
+    assert "rmse" not in record
+
+
+def as_settings(value):
+    """What a function that makes settings makes, so that two of them can be compared."""
+    if value is neighbor_stages.Schedule or hasattr(value, "keywords"):
+        return value()
+    return value(100).get_params() if callable(value) else value
+
+
+def test_every_variant_differs_from_the_default():
+    """Where a default has moved to a variant's value, the variant has to go."""
+    default = TwoStageGPRegressor().get_params()
+    for name, variant in neighbor_defaults.VARIANTS.items():
+        assert (name == "default") == (not variant.parameters and not variant.constants)
+        for key, value in variant.parameters.items():
+            assert default[key] != value, name
+        for (module, constant), value in variant.constants.items():
+            assert as_settings(getattr(module, constant)) != as_settings(value), name
+
+
+def test_trees_of_a_variant_differ_in_one_setting():
+    before = neighbor_stages.boosted_trees
+    for name, changed in (
+        ("31 leaves", {"max_leaf_nodes": 31}),
+        ("learning rate 0.1", {"learning_rate": 0.1}),
+    ):
+        with patched(neighbor_defaults.VARIANTS[name].constants):
+            made = neighbor_stages.boosted_trees(1000).get_params()
+        assert made == before(1000).get_params() | changed
+    assert neighbor_stages.boosted_trees is before
+
+
+def defaults_record(variant, name="bike", rmse=0.2, **changed):
+    scores = {"rmse": rmse, "nlpd": 10.0 * rmse, "coverage_95": 0.95}
+    costs = {"fit_cpu": 10.0, "predictions_a_second": 1000.0}
+    return {"variant": variant, "set": name, "version": "1.0", "code": "abc"} | (
+        scores | costs | changed
+    )
+
+
+def test_page_of_variants():
+    page = neighbor_defaults.report(
+        [
+            defaults_record("default"),
+            defaults_record("default", "pol", rmse=0.1),
+            defaults_record("two ridges", rmse=0.4, fit_cpu=5.0, coverage_95=0.90),
+            defaults_record("two ridges", "pol", rmse=0.05, predictions_a_second=4000.0),
+            defaults_record("one ridge", rmse=0.1),
+            {"variant": "31 leaves", "set": "pol", "error": "time limit"},
+            defaults_record("five ridges", "protein"),  # no default to compare with
+        ]
+    )
+    summary = {
+        cells[2]: cells[3:-1]
+        for cells in (
+            [cell.strip() for cell in line.split("|")]
+            for line in page.split("## Change against the default")[1]
+            .split("\n## ")[0]
+            .splitlines()
+            if line.startswith("| ")
+        )
+    }
+    assert summary["two ridges"] == [
+        *("2", "1.000", "bike 2.000", "+0.750", "bike +2.000", "92.5%", "0.71", "2.00")
+    ]
+    assert summary["one ridge"][:2] == ["1", "0.500"]
+    assert summary["default"][1:3] == ["1.000", "–"]
+    assert "five ridges" not in summary
+    rmse = "## RMSE by table"
+    assert row_of(page, rmse, "variant") == ["variant", "bike", "pol", "protein"]
+    assert row_of(page, rmse, "one ridge") == ["one ridge", "0.1000", "–", "–"]
+    assert row_of(page, rmse, "five ridges")[-1] == "0.2000"
+    assert "- 31 leaves, pol: time limit" in page
+
+
+def test_variants_run_in_processes_of_their_own_and_go_on_where_they_stopped(
+    tmp_path, monkeypatch, capsys
+):
+    asked = []
+
+    def answer(task, limits, program):
+        variant, name = program[-2:]
+        asked.append((variant, name))
+        assert limits.threads == 1
+        if len(asked) == 1:
+            return {"model": "ours", "set": name, "fold": 0, "error": "time limit"}
+        return defaults_record(variant, name)
+
+    monkeypatch.setattr(neighbor_defaults, "measure_alone", answer)
+    monkeypatch.setattr(neighbor_defaults, "load", lambda name: None)
+    arguments = ["--sets", "bike,pol", "--variants", "default", "--results", str(tmp_path)]
+    assert neighbor_defaults.main(arguments) == 1  # one has failed
+    assert "default, bike: time limit" in (tmp_path / "neighbor_defaults.md").read_text()
+    arguments[3] = "default,one ridge"
+    assert neighbor_defaults.main([*arguments, "--jobs", "2"]) == 0
+    assert "1 of 4 fits are there already" in capsys.readouterr().out
+    assert asked[:2] == [("default", "bike"), ("default", "pol")]
+    assert sorted(asked[2:]) == [("default", "bike"), ("one ridge", "bike"), ("one ridge", "pol")]
+    assert neighbor_defaults.main(arguments) == 0
+    assert len(asked) == 5
+    page = (tmp_path / "neighbor_defaults.md").read_text()
+    assert row_of(page, "## RMSE by table", "one ridge") == ["one ridge", "0.2000", "0.2000"]
+    assert page in capsys.readouterr().out
+
+
+def test_a_broken_run_keeps_what_is_under_way_and_starts_nothing_more(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        neighbor_defaults,
+        "measure_alone",
+        lambda task, limits, program: time.sleep(0.05) or defaults_record(*program[-2:]),
+    )
+    store = neighbor_defaults.JsonLines(tmp_path / "d.jsonl", key=("variant", "set"))
+    records = neighbor_defaults._run([("default", name) for name in SETS], 1, store)
+    next(records)
+    records.close()
+    assert 1 <= len(store.done()) <= 2
+
+
+def test_a_variant_in_a_process_of_its_own(tmp_path, monkeypatch, capsys):
+    split = split_of(100, test=0)
+    np.savez(tmp_path / "diamonds.npz", X=split.X, y=split.y)
+    monkeypatch.setenv(datasets.FOLDER_VARIABLE, str(tmp_path))
+    arguments = ["--sets", "diamonds", "--variants", "one ridge"]
+    assert neighbor_defaults.main([*arguments, "--results", str(tmp_path / "results")]) == 0
+    (line,) = (tmp_path / "results" / "neighbor_defaults.jsonl").read_text().splitlines()
+    record = json.loads(line)
+    assert (record["variant"], record["set"], record["n_held"]) == ("one ridge", "diamonds", 9)
+    assert record["rmse"] < 1.0
+    assert record["mean"].count("/loo") == 1
     capsys.readouterr()

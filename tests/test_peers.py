@@ -90,7 +90,8 @@ class Broken(Trivial):
 
 
 FIELDS = {
-    *("rmse", "nlpd", "qice", "qice_floor", "coverage_95", "hc_rmse", "lc_rmse"),
+    *("rmse", "nlpd", "crps", "qice", "qice_floor", "hc_rmse", "lc_rmse"),
+    *("coverage_50", "coverage_80", "coverage_95", "coverage_99"),
     *("fit_cpu", "fit_wall", "predict_cpu", "predict_wall", "predictions_a_second"),
     *("peak_mib", "before_mib", "own_interval"),
 }

@@ -7,9 +7,10 @@ error stream: on the output stream there is the record and nothing else.
     python -m benchmarks.peers.run lightgbm bike 0
     python -m benchmarks.peers.run gpnn protein 0 --rows 2000
 
-Scores are of the target standardised by the training rows: RMSE; NLPD, QICE, HC- and LC-RMSE of
-the Gaussian with the model's mean and standard deviation; coverage of the model's own 95 % interval
-where it has one, otherwise of that Gaussian's. CPU seconds add up over the threads.
+Scores are of the target standardised by the training rows: RMSE; NLPD, CRPS, QICE, coverage at 50,
+80 and 99 %, HC- and LC-RMSE of the Gaussian with the model's mean and standard deviation; coverage
+of the model's own 95 % interval where it has one, otherwise of that Gaussian's. CPU seconds add up
+over the threads.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ from benchmarks.peers import MODELS
 from benchmarks.peers.base import LEVEL, Array, Fitted, NotInstalledError, Prediction, threads
 from twostagegp import metrics
 
-__all__ = ["DIVERGED", "main", "measure", "measure_fold"]
+__all__ = ["DIVERGED", "answer", "main", "measure", "measure_fold"]
 
 #: How the error of a model begins whose predictions cannot be used.
 DIVERGED = "diverged"
+#: Probabilities of the Gaussian's intervals that are scored beside the model's own.
+GAUSSIAN_LEVELS = (0.50, 0.80, 0.99)
 
 Fit = Callable[[Array, Array, int], Fitted]
 
@@ -110,12 +113,17 @@ def _scores(model: Fitted, found: Prediction, X: Array, y: Array, y_train: Array
     return {
         "rmse": metrics.rmse(target, mean),
         "nlpd": metrics.nlpd(target, mean, std),
+        "crps": metrics.crps(target, mean, std),
         "qice": metrics.qice(target, mean, std),
         "qice_floor": metrics.qice_floor(len(y)),
         "coverage_95": metrics.coverage(target, mean, std, level=LEVEL)
         if own is None
         else metrics.coverage(target, interval=own),
         "own_interval": own is not None,
+        **{
+            f"coverage_{100 * level:.0f}": metrics.coverage(target, mean, std, level=level)
+            for level in GAUSSIAN_LEVELS
+        },
         "hc_rmse": metrics.hc_rmse(target, mean, std, q=0.1),
         "lc_rmse": metrics.lc_rmse(target, mean, std, q=0.1),
         **model.own_scores(X, y),
@@ -140,11 +148,16 @@ def peak_mib() -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the record of one fit."""
     given = _parser().parse_args(arguments)
-    answer = os.dup(1)
+    return answer(lambda: measure_fold(given.model, given.set, given.fold, given.rows))
+
+
+def answer(make: Callable[[], Record]) -> int:
+    """Print a record, and nothing that was printed while it was made; returns 0."""
+    output = os.dup(1)
     os.dup2(2, 1)  # libraries in C print to file 1 too
     use_threads(threads())
-    record = measure_fold(given.model, given.set, given.fold, given.rows)
-    with os.fdopen(answer, "w", encoding="utf-8") as file:
+    record = make()
+    with os.fdopen(output, "w", encoding="utf-8") as file:
         file.write(json.dumps(plain(record), ensure_ascii=False, allow_nan=False) + "\n")
     return 0
 

@@ -1,0 +1,510 @@
+"""One fit with three calibrations: scores, goals, the page and a run, on made-up tables."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks import _calibration_fits as fits
+from benchmarks import calibration
+from benchmarks._arguments import numbers
+from benchmarks._calibration_tables import GPNN_PAPER, Folds, goals, report
+from benchmarks._large_sets import SETS as LARGE
+from benchmarks._uci_tables import REFERENCES as SMALL
+from benchmarks.peers import PEERS, Model
+from benchmarks.peers.base import Fitted, Prediction
+from benchmarks.publish import sections
+from benchmarks.uci_large import TIME_LIMIT
+from twostagegp import TwoStageGPRegressor, datasets, metrics
+
+
+def table(n=90, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 3))
+    noise = 0.05 + 0.3 * (X[:, 1] > 0.0)
+    return X, 50.0 + 4.0 * (np.sin(2.0 * X[:, 0]) + X[:, 1] + noise * rng.normal(size=n))
+
+
+def row_of(page, section, name):
+    lines = sections(page)[section].splitlines()
+    row = next(line for line in lines if line.startswith(f"| {name} "))
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """One kernel, few trees, nothing before the clock."""
+
+    def simple(**given):
+        return TwoStageGPRegressor(kernels=["matern32"], ard=False, mean="matern32", **given)
+
+    monkeypatch.setattr(fits, "TwoStageGPRegressor", simple)
+    monkeypatch.setattr(fits, "_warm_up", lambda *given: None)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A data folder with small tables in the place of some."""
+    X, y = table()
+    np.savez(tmp_path / "yacht.npz", X=X, y=y, test_0=np.arange(20), test_1=np.arange(20, 40))
+    np.savez(tmp_path / "wine.npz", X=X, y=np.round(y / 4.0), test_0=np.arange(30))
+    np.savez(tmp_path / "poletele.npz", X=X, y=y, subject=np.arange(90))
+    july = {"X_july2010": X[:25] + 3.0, "y_july2010": y[:25]}
+    np.savez(tmp_path / "house_electric_part.npz", X=X, y=y, **july)
+    monkeypatch.setenv(datasets.FOLDER_VARIABLE, str(tmp_path))
+    return tmp_path
+
+
+# --- scores --------------------------------------------------------------------------------------
+
+
+class Gaussian:
+    """A model whose distribution at x is N(x, 0.5²)."""
+
+    law = stats.norm(0.0, 0.5)
+
+    def predict_quantiles(self, X, levels):
+        return X[:, :1] + self.law.ppf(levels)
+
+    def predict_cdf(self, X, y):
+        return self.law.cdf(y - X[:, 0])
+
+
+def gaussian_rows(n, rounded=False):
+    rng = np.random.default_rng(1)
+    X = 2.0 * rng.normal(size=(n, 1))
+    y = X[:, 0] + 0.5 * rng.normal(size=n)
+    return X, np.round(y) if rounded else y
+
+
+def test_scores_of_a_gaussian_are_those_of_the_closed_forms(monkeypatch):
+    monkeypatch.setattr(fits, "CHUNK", 64)
+    X, y = gaussian_rows(300)
+    y_train = np.array([-1.0, 5.0, 2.0])
+    moments = X[:, 0], np.full(300, 0.5)
+    got = fits.distribution_scores(Gaussian(), moments, X, y, y_train, atoms=False, seed=0)
+    centre, scale = y_train.mean(), y_train.std()
+    known = metrics.evaluate((y - centre) / scale, (X[:, 0] - centre) / scale, moments[1] / scale)
+    assert got["crps"] == pytest.approx(known["crps"], abs=1e-4)
+    assert got["width_95"] == pytest.approx(known["interval_width"])
+    assert got["coverage_95"] == pytest.approx(known["coverage"])
+    for name in ("nlpd", "pinball", "qice", "qice_floor", "hc_rmse", "lc_rmse"):
+        assert got[name] == pytest.approx(known[name]), name
+    for level in (50, 80, 99):
+        assert got[f"coverage_{level}"] == metrics.coverage(y, *moments, level=level / 100)
+
+
+def test_a_target_with_few_levels_is_judged_inside_its_cells():
+    X, y = gaussian_rows(20_000, rounded=True)
+    moments = X[:, 0], np.full(len(y), 0.5)
+    scores = {
+        atoms: fits.distribution_scores(Gaussian(), moments, X, y, y, atoms, seed=0)
+        for atoms in (False, True)
+    }
+    assert scores[True]["qice"] < 3 * scores[True]["qice_floor"]
+    assert scores[False]["qice"] > 5 * scores[False]["qice_floor"]
+    for level in (50, 80, 95, 99):
+        assert scores[True][f"coverage_{level}"] == pytest.approx(level / 100, abs=0.015)
+    assert scores[True]["crps"] == scores[False]["crps"]
+    again = fits.distribution_scores(Gaussian(), moments, X, y, y, atoms=True, seed=0)
+    assert again == scores[True]
+
+
+def test_cells_cover_the_line_without_a_gap():
+    lower, upper = fits.cells(np.array([1.0, 2.0, 4.0, -7.0, 3.2]), np.array([4.0, 2.0, 1.0, 2.0]))
+    assert lower.tolist() == [-np.inf, 1.5, 3.0, -np.inf, 3.0]
+    assert upper.tolist() == [1.5, 3.0, np.inf, 1.5, np.inf]
+    alone = fits.cells(np.array([5.0]), np.array([5.0, 5.0]))
+    assert [float(end[0]) for end in alone] == [-np.inf, np.inf]
+
+
+# --- one fit -------------------------------------------------------------------------------------
+
+SCORES = {
+    *("nlpd", "crps", "pinball", "qice", "qice_floor", "width_95", "hc_rmse", "lc_rmse"),
+    *("coverage_50", "coverage_80", "coverage_95", "coverage_99"),
+}
+
+
+def test_three_calibrations_of_one_fit(folder, quick):
+    record = fits.measure("yacht", 1, "exact")
+    assert "error" not in record
+    json.dumps(record | {"learned": None}, allow_nan=False)
+    for kind in fits.KINDS:
+        assert set(record[kind]) == SCORES
+    assert len({record[kind]["nlpd"] for kind in fits.KINDS}) == 3
+    assert (record["n_train"], record["n_test"], record["atoms"]) == (70, 20, False)
+    assert 0.0 < record["calibration_share"] < 1.0
+    assert record["calibration_cpu"] < record["fit_cpu"]
+    assert record["predict_cpu_local"] > 0.0
+    learned = record["learned"]
+    assert len(learned["a"]) == len(learned["members"])
+    assert learned["shape"] in ("gaussian", "student", "empirical")
+
+
+@pytest.mark.parametrize("kind", ["none", "scale", "local"])
+def test_a_replaced_calibration_is_the_one_that_a_fit_would_have_had(folder, quick, kind):
+    X, y = table()
+    record = fits.measure("yacht", 0, "exact")
+    option = None if kind == "none" else kind
+    model = fits.TwoStageGPRegressor(method="exact", random_state=0, calibration=option)
+    model.fit(X[20:], y[20:])
+    mean, std = model.predict(X[:20], return_std=True)
+    expected = metrics.evaluate(y[:20], mean, std, y_train=y[20:])
+    assert record[kind]["nlpd"] == pytest.approx(expected["nlpd_standardized"], abs=1e-6)
+    assert record["rmse"] == pytest.approx(expected["rmse"] / y[20:].std())
+
+
+def test_few_levels_are_noticed_and_a_fit_that_fails_is_a_record(folder, quick, monkeypatch):
+    record = fits.measure("wine", 0, "exact")
+    assert record["atoms"]
+    assert record["largest_atom"] > 0.05
+    monkeypatch.setattr(fits, "_warm_up", lambda *given: 1 / 0)
+    assert fits.measure("wine", 0, "exact")["error"] == "ZeroDivisionError: division by zero"
+
+
+def test_what_comes_before_the_clock(folder):
+    X, y = table()
+    fits._warm_up(X, y, "neighbors")
+
+
+# --- GPNN's protocol, the shift ------------------------------------------------------------------
+
+
+def test_rows_of_gpnns_protocol():
+    train, test = fits.gpnn_rows(5875, seed=1)
+    assert len(train) == round(7 / 9 * 5875)
+    assert sorted([*train, *test]) == list(range(5875))
+    assert not np.array_equal(test, fits.gpnn_rows(5875, seed=2)[1])
+
+
+def test_whitened_and_plain_inputs(folder, quick, monkeypatch):
+    seen = {}
+
+    class Spy(TwoStageGPRegressor):
+        def fit(self, X, y):
+            seen[len(seen)] = X, y
+            return super().fit(X, y)
+
+    monkeypatch.setattr(
+        fits, "TwoStageGPRegressor", lambda **given: Spy(kernels=["rbf"], ard=False, **given)
+    )
+    records = [fits.measure_gpnn("poletele", 0, inputs) for inputs in fits.INPUTS]
+    assert [record["inputs"] for record in records] == ["whitened", "plain"]
+    assert all(record["hc_rmse"] > 0.0 for record in records), records
+    (whitened, y), (plain, _) = seen.values()
+    assert np.cov(whitened.T, bias=True) == pytest.approx(np.eye(3) / 3, abs=1e-4)
+    assert np.array_equal(plain, table()[0][fits.gpnn_rows(90, 0)[0]])
+    assert (y.mean(), y.std()) == pytest.approx((0.0, 1.0))
+
+
+class Trivial(Fitted):
+    """The mean and spread of the training target."""
+
+    def __init__(self, y, own):
+        self.y, self.own = y, own
+
+    def predict(self, X):
+        return Prediction(np.full(len(X), self.y.mean()), np.full(len(X), self.y.std()))
+
+    def interval(self, X):
+        ends = self.y.mean() + self.y.std() * np.array([-1.0, 1.0])
+        return np.tile(ends, (len(X), 1)) if self.own else None
+
+
+@pytest.mark.parametrize(("own", "width"), [(True, 2.0), (False, 2 * 1.959964)])
+def test_the_shift_is_scored_in_both_seasons(folder, monkeypatch, own, width):
+    monkeypatch.setattr(Model, "load", lambda self: lambda X, y, seed: Trivial(y, own))
+    record = fits.measure_shift("lightgbm", 0)
+    assert (record["n_train"], record["n_winter"], record["n_july"]) == (81, 9, 25)
+    for season in ("winter", "july"):
+        assert record[season]["width_95"] == pytest.approx(width)
+        assert 0.0 <= record[season]["coverage_95"] <= 1.0
+    assert record["winter"]["rmse"] != record["july"]["rmse"]
+    assert "code" not in record
+
+
+def test_a_missing_package_is_told_apart(folder, monkeypatch):
+    monkeypatch.setitem(PEERS, "lightgbm", Model("none", "no-such-package", "no_such_module:fit"))
+    monkeypatch.setattr(fits, "MODELS", PEERS)
+    assert fits.measure_shift("lightgbm", 0)["error"].startswith("not installed")
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def scores(nlpd=-1.0, qice=1.0, floor=1.0, coverage=0.0, **changed):
+    """A distribution's scores, its coverages off by so many points."""
+    known = {"nlpd": nlpd, "crps": 0.1, "pinball": 0.05, "qice": qice, "qice_floor": floor}
+    known |= {"width_95": 0.5, "hc_rmse": 0.01, "lc_rmse": 0.3}
+    known |= {f"coverage_{level}": (level + coverage) / 100 for level in (50, 80, 95, 99)}
+    return known | changed
+
+
+def record(name, fold=0, local=None, scale=None, **changed):
+    learned = {"members": ["trees"], "a": [0.5], "shape": "empirical", "degrees": 4.0}
+    known = {"set": name, "fold": fold, "n_test": 1000, "atoms": False, "rmse": 0.2}
+    known |= {"none": scores(), "scale": scale or scores(), "local": local or scores()}
+    known |= {"fit_cpu": 10.0, "calibration_share": 0.2, "learned": learned}
+    known |= {"predict_cpu_local": 0.3, "predict_cpu_scale": 0.2}
+    return known | {"version": "1.0", "code": "abc"} | changed
+
+
+def met(found, title):
+    (goal,) = [goal for goal in found if goal.title.startswith(title)]
+    return goal.met
+
+
+def of(*records):
+    by_set = {}
+    for one in records:
+        by_set.setdefault(one["set"], []).append(one)
+    return [Folds(name, group) for name, group in by_set.items()]
+
+
+@pytest.mark.parametrize(
+    ("qice", "floor", "near"), [(4.9, 4.0, True), (5.1, 4.0, False), (1.3, 1.0, True)]
+)
+def test_a_qice_near_its_floor(qice, floor, near):
+    (folds,) = of(record("yacht", local=scores(qice=qice, floor=floor)))
+    assert folds.qice_near is near
+
+
+def test_four_of_five_sets_must_be_near_and_none_far():
+    good = [record(name) for name in ("yacht", "boston", "energy", "concrete")]
+    bad = record("kin8nm", local=scores(qice=2.4))
+    with_atoms = record("wine", local=scores(qice=9.0, coverage=9.0), atoms=True)
+    found = goals(of(*good, bad, with_atoms))
+    assert met(found, "QICE at most")
+    assert met(found, "QICE above")
+    assert met(found, "coverage off")
+    found = goals(of(*good[1:], bad, record("power", local=scores(qice=2.6))))
+    assert met(found, "QICE at most") is False
+    assert met(found, "QICE above") is False
+
+
+def test_coverage_is_pooled_over_the_rows_of_large_enough_sets():
+    off = [record("kin8nm", 0, local=scores(coverage=-6.0)), record("kin8nm", 1, n_test=9000)]
+    assert met(goals(of(*off)), "coverage off") is True
+    assert met(goals(of(off[0])), "coverage off") is False
+    assert met(goals(of(off[0] | {"n_test": 600})), "coverage off") is None
+
+
+def test_small_sets_may_lose_one_standard_error():
+    within = [record("yacht", k, local=scores(nlpd=-1.0 + d)) for k, d in enumerate((0.3, -0.1))]
+    assert of(*within)[0].change == pytest.approx((0.1, 0.2))
+    assert met(goals(of(*within)), "small tables") is True
+    beyond = [record("boston", k, local=scores(nlpd=-1.0 + d)) for k, d in enumerate((0.3, 0.1))]
+    found = goals(of(*within, *beyond))
+    assert met(found, "small tables") is False
+    assert "+0.200 ± 0.100 (boston)" in report([*within, *beyond])
+    assert math.isnan(of(within[0])[0].change[1])
+    assert met(goals(of(within[0])), "small tables") is False  # a single fold gets no allowance
+
+
+@pytest.mark.parametrize(("nlpd", "reached"), [(-0.66, True), (-0.64, False)])
+def test_goals_of_single_tables_and_of_costs(nlpd, reached):
+    found = goals(of(record("bike", local=scores(nlpd=nlpd))))
+    assert met(found, "NLPD on bike") is reached
+    assert met(found, "NLPD on pol") is None
+    assert met(found, "fit: calibration")
+    assert met(found, "prediction:")
+    slow = record("pol", calibration_share=0.4, predict_cpu_local=0.5)
+    found = goals(of(slow))
+    assert met(found, "fit: calibration") is False
+    assert met(found, "prediction:") is False
+
+
+AHEAD = "NLPD ahead of LightGBM and of CatBoost"
+
+
+def peer(model, name, fold, nlpd, crps=0.2):
+    return {"model": model, "set": name, "fold": fold, "nlpd": nlpd, "crps": crps}
+
+
+def rivals(name, nlpd, fold=0):
+    models = ("lightgbm", "catboost_uncertainty", "catboost_rmse")
+    return [peer(model, name, fold, nlpd + k / 10) for k, model in enumerate(models)]
+
+
+def test_the_better_catboost_counts_and_folds_are_common():
+    ours = [record("bike", fold, local=scores(nlpd=-float(fold))) for fold in range(3)]
+    trees = [peer("lightgbm", "bike", fold, -0.1) for fold in (0, 1)]
+    trees += [peer("catboost_uncertainty", "bike", fold, 0.3, crps=0.05) for fold in (0, 1, 2)]
+    trees += [peer("catboost_rmse", "bike", 1, -0.6, crps=None)]
+    row = row_of(report(ours, peers=trees), "Against boosted trees", "bike")
+    assert row[1:6] == ["1", "**-1.00**", "-0.100", "-0.600 (RMSE)", "ours"]
+    assert row[6:] == ["0.1000", "0.2000", "**0.05000** (uncertainty)", "catboost_uncertainty"]
+
+
+@pytest.mark.parametrize(
+    ("behind", "compared", "verdict"), [(1, 9, "yes"), (2, 9, "**no**"), (0, 7, "–"), (0, 0, "–")]
+)
+def test_ahead_on_eight_of_nine(behind, compared, verdict):
+    ours = [record(name) for name in LARGE]
+    trees = []
+    for k, name in enumerate(LARGE[:compared]):
+        trees += rivals(name, nlpd=-2.0 if k < behind else 0.0)
+    row = row_of(report(ours, peers=trees), "Goals", AHEAD)
+    assert row[-1] == verdict
+
+
+def test_a_rival_that_is_missing_leaves_a_win_open_but_not_a_defeat():
+    ours = [record("bike"), record("pol")]
+    page = report(ours, peers=[peer("lightgbm", "bike", 0, 0.0), peer("lightgbm", "pol", 0, -2.0)])
+    assert row_of(page, "Goals", AHEAD)[1] == "0 of 1 compared"
+    assert row_of(page, "Against boosted trees", "bike")[4] == "–"
+
+
+def test_tables_by_size_and_levels():
+    wine = record("wine", atoms=True, learned={**record("wine")["learned"], "degrees": None})
+    failed = {"set": "pol", "fold": 1, "error": TIME_LIMIT}
+    page = report([record("yacht"), record("bike"), record("bike", 1), wine, failed])
+    found = sections(page)
+    assert "yacht" in found["Small tables"]
+    assert "wine" not in found["Small tables"]
+    assert row_of(page, "Larger tables", "bike")[1] == "2"
+    assert row_of(page, "Targets with few levels", "wine")[2:5] == ["-1.00"] * 3
+    assert row_of(page, "What was learned, and what it cost", "bike")[1:3] == [
+        "0.50 trees",
+        "2 empirical (4.0)",
+    ]
+    assert row_of(page, "What was learned, and what it cost", "yacht")[-1] == "1.50"
+    assert found["Failed fits"] == "- pol, fold 1: time limit"
+    assert "twostagegp 1.0 (source abc); 4 fits." in page
+
+
+def test_pages_of_the_other_experiments():
+    code = {"version": "1.0", "code": "abc"}
+    known = {"set": "bike", "rmse": 0.2, "lc_rmse": 0.4, **code}
+    gpnn = [
+        {**known, "fold": k, "inputs": inputs, "hc_rmse": hc}
+        for k in (0, 1)
+        for inputs, hc in (("whitened", 0.4), ("plain", 0.1))
+    ]
+    season = {"rmse": 0.1, "coverage_95": 0.9, "width_95": 0.5}
+    shift = [
+        {"model": "ours", "fold": 0, "winter": season, "july": {**season, "rmse": 2.0}, **code}
+    ]
+    shift += [{"model": "lightgbm", "fold": 0, "error": "killed"}]
+    page = report([], gpnn, shift)
+    row = row_of(page, "High certainty under GPNN's protocol", "bike")
+    assert row[1:7] == ["2", "0.39", "0.400", "**no**", "0.400", "0.200"]
+    assert row[7:] == ["0.100", "yes", "0.400", "0.200"]
+    row = row_of(page, "A shift: winter to July", "ours")
+    assert row[1:] == ["0.100", "2.00", "0.900", "0.900", "0.500", "0.500"]
+    assert "- lightgbm, fold 0: killed" in page
+    assert "Goals" not in page
+
+
+# --- a run ---------------------------------------------------------------------------------------
+
+
+def test_an_empty_page(tmp_path, capsys):
+    assert calibration.main(["--table-only", "--results", str(tmp_path)]) == 0
+    assert "No results yet" in capsys.readouterr().out
+
+
+def tasks_of(monkeypatch, *arguments):
+    monkeypatch.setattr(calibration, "load", lambda name: name)
+    monkeypatch.setattr(calibration, "n_folds", lambda name: 20 if name in SMALL else 5)
+    parser = calibration._parser()
+    given = parser.parse_args(arguments)
+    which = "shift" if given.shift else given.protocol or "sets"
+    return calibration._tasks(which, given, parser)
+
+
+def test_what_is_run_by_default(monkeypatch):
+    tasks = tasks_of(monkeypatch)
+    count = {name: sum(task[0] == name for task in tasks) for name in (*SMALL, *LARGE)}
+    three = ("kin8nm", "power", "naval", *LARGE)
+    assert count == dict.fromkeys(SMALL, 20) | dict.fromkeys(three, 3)
+    assert tasks_of(monkeypatch, "--sets", "bike", "--folds", "3-6") == [("bike", 3), ("bike", 4)]
+    gpnn = tasks_of(monkeypatch, "--protocol", "gpnn")
+    assert len(gpnn) == 3 * 3 * 2
+    assert {task[0] for task in gpnn} == set(GPNN_PAPER)
+    assert tasks_of(monkeypatch, "--shift") == [(model, 0) for model in fits.SHIFT_MODELS]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--sets", "road3d_part"),
+        ("--folds", "first"),
+        ("--jobs", "0"),
+        ("--shift", "--protocol", "gpnn"),
+        ("--shift", "--sets", "bike"),
+        ("--protocol", "gpnn", "--sets", "yacht"),
+    ],
+)
+def test_bad_arguments_are_refused(monkeypatch, arguments, capsys):
+    with pytest.raises(SystemExit):
+        tasks_of(monkeypatch, *arguments)
+    assert "error:" in capsys.readouterr().err
+
+
+def test_numbers():
+    assert numbers("3, 0-2,1") == [3, 0, 1, 2]
+
+
+def test_a_run_goes_on_where_it_stopped(folder, tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def answer(task, limits, program):
+        asked.append((*program[-2:], limits.threads))
+        if len(asked) == 1:
+            return {"model": "ours", "set": task.set, "fold": task.fold, "error": TIME_LIMIT}
+        return record(task.set, task.fold)
+
+    monkeypatch.setattr(calibration, "measure_alone", answer)
+    arguments = ["--sets", "yacht", "--folds", "0-1", "--results", str(tmp_path / "results")]
+    assert calibration.main(arguments) == 1
+    assert calibration.main([*arguments, "--jobs", "2"]) == 0
+    assert "1 of 2 fits are there already" in capsys.readouterr().out
+    assert asked == [("yacht", "0", 1), ("yacht", "1", 1), ("yacht", "0", 1)]
+    assert calibration.main(arguments) == 0
+    assert len(asked) == 3
+    assert calibration.main([*arguments, "--redo"]) == 0
+    assert len(asked) == 5
+    page = (tmp_path / "results" / "calibration.md").read_text()
+    assert row_of(page, "Small tables", "yacht")[1] == "2"
+    assert page in capsys.readouterr().out
+
+
+def test_the_peers_have_an_interpreter_of_their_own(folder, tmp_path, monkeypatch, capsys):
+    asked = {}
+
+    def answer(task, limits, program):
+        asked[task.model] = limits.python
+        missing = {"error": "not installed: catboost"}
+        season = {"rmse": 0.1, "coverage_95": 0.9, "width_95": 0.5}
+        rest = {"winter": season, "july": season, "version": "1"}
+        return missing if task.model.startswith("catboost") else rest | {"code": "abc"}
+
+    monkeypatch.setattr(calibration, "measure_alone", answer)
+    results = tmp_path / "results"
+    arguments = ["--shift", "--python", "theirs", "--results", str(results)]
+    assert calibration.main(arguments) == 1
+    assert asked["lightgbm"] == asked["catboost_uncertainty"] == "theirs" != asked["ours"]
+    lines = (results / "calibration_shift.jsonl").read_text().splitlines()
+    assert [json.loads(line)["model"] for line in lines] == ["ours", "lightgbm"]
+    capsys.readouterr()
+
+
+@pytest.mark.slow
+def test_fits_in_processes_of_their_own(folder, tmp_path, capsys):
+    results = ["--results", str(tmp_path / "results")]
+    assert calibration.main(["--sets", "yacht", "--folds", "0", *results]) == 0
+    gpnn = ["--protocol", "gpnn", "--sets", "poletele", "--folds", "1"]
+    assert calibration.main([*gpnn, *results]) == 0
+    lines = [
+        json.loads(line)
+        for name in ("calibration", "calibration_gpnn")
+        for line in (tmp_path / "results" / f"{name}.jsonl").read_text().splitlines()
+    ]
+    assert [(line["set"], line["fold"]) for line in lines] == [("yacht", 0)] + [("poletele", 1)] * 2
+    page = (tmp_path / "results" / "calibration.md").read_text()
+    assert row_of(page, "High certainty under GPNN's protocol", "poletele")[1] == "1"
+    capsys.readouterr()
