@@ -38,7 +38,7 @@ LEVEL = 0.95
 #: Least factor of ``"scale"``: residuals of exactly zero must not give a variance of zero.
 LEAST_FACTOR = 1e-6
 #: Folds over which the models of the local scale and the shapes are cross-fitted, by rows.
-FOLDS = {15_000: 5, 2**62: 3}
+FOLDS = {6000: 5, 2**62: 3}
 
 
 @dataclass(frozen=True)
