@@ -253,8 +253,8 @@ class TestChoice:
         np.testing.assert_allclose(crps(GAUSSIAN, z), closed, atol=0.025)
 
     def test_gaussian_z_scores_are_gaussian(self):
-        names = [self.choose(z_scores(normal, 300, seed))[0].name for seed in range(8)]
-        assert names.count("gaussian") >= 7
+        names = [self.choose(z_scores(normal, 300, seed))[0].name for seed in range(5)]
+        assert names.count("gaussian") >= 4
 
     @pytest.mark.parametrize(
         ("law", "allowed"),

@@ -114,7 +114,7 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         K = self.n_folds
         if not isinstance(K, Integral) or isinstance(K, bool) or K < 2:
             raise InputError(f"n_folds={K!r} must be a whole number of at least 2, such as 10.")
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
         labels = check_groups(groups, len(y))
         parts = len(y) if labels is None else len(np.unique(labels))
         if parts < 2:
@@ -150,7 +150,8 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
 
     def predict(self, X: Any) -> Array:
         """Prediction of the estimator that was fitted to all rows, shape (n,)."""
-        return np.asarray(self.estimator_.predict(self._checked(X)))
+        X = self._checked(X)
+        return np.asarray(self.estimator_.predict(X))
 
     def guaranteed_level(self, level: float = 0.95) -> float:
         """Coverage that intervals of ``level`` are sure to have if rows are exchangeable."""
@@ -192,4 +193,5 @@ def _moments(model: Any, X: Array) -> tuple[Array, Array]:
     except TypeError:
         mean = np.asarray(model.predict(X), dtype=np.float64)
         return mean, np.ones(len(mean))
-    return np.asarray(mean), np.maximum(np.asarray(std), np.finfo(float).tiny)
+    # Where a model is sure of everything, as a constant is, residuals must still be finite.
+    return np.asarray(mean), np.maximum(np.asarray(std), math.sqrt(np.finfo(float).tiny))
