@@ -74,9 +74,8 @@ class TwoStageGPRegressor(GPEstimator):
     training : Training, optional
         A fixed optimiser schedule instead of the warm-start ladder.
     noise_floor : float
-        Lower bound of the noise variance that is learned, relative to the variance of y. With
-        ``calibration="local"`` the variance of an observation may be as small as a hundredth of
-        it, where held-out residuals are that small.
+        Lower bound of the noise variance, and so of the variance of an observation, relative to
+        the variance of y. Where residuals are smaller still, intervals are too wide: lower it.
     device : str
         ``"auto"``, ``"cpu"`` or ``"cuda"``.
     dtype : {"float64", "float32"}

@@ -142,9 +142,10 @@ class Shape:
             return self._tail_scale * stats.t.ppf(p, self.degrees)
         # Upper quantiles from the mirror image: 1 - p is exact there, the cdf is not.
         mirror = replace(self, centres=-self.centres)
-        flat = np.minimum(p, 1.0 - p).reshape(-1)
-        low, high = self._lower(flat), -mirror._lower(flat)
-        return np.where(p <= 0.5, low.reshape(p.shape), high.reshape(p.shape))
+        z, upper = np.empty_like(p), p > 0.5
+        z[~upper] = self._lower(p[~upper])
+        z[upper] = -mirror._lower(1.0 - p[upper])
+        return z
 
     def _lower(self, p: Array) -> Array:
         """Quantiles of levels up to one half, by bisection."""

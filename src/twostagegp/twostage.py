@@ -55,9 +55,6 @@ _LOG = logging.getLogger("twostagegp")
 #: The second stage's noise variance is at least this share of the squared size of the residuals.
 NOISE_SHARE = 0.3
 
-#: How far below the floor of the noise that is learned a local scale may take an observation's
-#: variance: it has seen residuals that small.
-LEAST_SHARE_OF_FLOOR = 0.01
 #: Held-out predictions that leaving a row out moves by more than this share of their own spread say
 #: more about the row's target than about its place.
 MOST_MOVED = 0.5
@@ -81,13 +78,7 @@ class TwoStageFit:
     @property
     def noise(self) -> float:
         """Calibrated noise variance (of a typical row), never below the floor."""
-        return max(self.calibration.factor * self.variance.noise, self._floor)
-
-    @property
-    def _floor(self) -> float:
-        """Least variance of an observation."""
-        share = 1.0 if self.calibration.local is None else LEAST_SHARE_OF_FLOOR
-        return share * self.noise_floor
+        return max(self.calibration.factor * self.variance.noise, self.noise_floor)
 
     @property
     def shape(self) -> Shape:
@@ -106,7 +97,7 @@ class TwoStageFit:
     def moments(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mean, variance of the function and variance of an observation, each of shape (n,)."""
         mean, latent, factors = self._scaled_parts(X)
-        noise = (factors * self.variance.noise).clamp_(min=self._floor)
+        noise = (factors * self.variance.noise).clamp_(min=self.noise_floor)
         latent = factors * latent
         return mean, latent, latent + noise
 
@@ -119,7 +110,7 @@ class TwoStageFit:
         _, _, factors = self._scaled_parts(X)
         root = factors.sqrt()
         C = self.variance.latent_covariance(X) * root[:, None] * root
-        C.diagonal().add_((factors * self.variance.noise).clamp_(min=self._floor))
+        C.diagonal().add_((factors * self.variance.noise).clamp_(min=self.noise_floor))
         return C
 
     def _scaled_parts(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
