@@ -311,7 +311,7 @@ class ScaleRidge:
 
     def predict(self, situation: Situation) -> Array:
         F = situation.X if self.on_inputs else situation.derived
-        mean = self.posterior.mean(torch.as_tensor(self._scaled(F))).numpy()
+        mean = self.posterior.mean(torch.as_tensor(self._scaled(F), dtype=torch.float64)).numpy()
         return self._t_mean + self._t_spread * mean
 
 

@@ -306,7 +306,8 @@ def _calibrate(
 ) -> Calibration:
     """Part 3, from the rows that were held out: ``merged``, the distinct rows ``index``."""
     residuals = mean.heldout_residuals
-    v = np.maximum(variance.heldout_variance, options.noise_floor)[merged.inverse]
+    held = np.asarray(variance.heldout_variance, dtype=np.float64)
+    v = np.maximum(held, options.noise_floor)[merged.inverse]
     z = residuals / np.sqrt(v)
     if options.calibration is None:
         return Calibration("none", 1.0, z, merged.weight)
