@@ -68,6 +68,7 @@ def _fit_and_score(name: str, data: Any, train: Any, test: Any, device: str) -> 
     with Timed() as took:
         model.fit(data.X[train], data.y[train])
     return {
+        "device": model.fit_report_.device,  # what "auto" came to
         **predictive_scores(model, data.X[test], data.y[test], data.y[train]),
         "fit_cpu_seconds": took.cpu,
         "fit_wall_seconds": took.wall,

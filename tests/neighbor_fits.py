@@ -3,9 +3,11 @@
 import math
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator, RegressorMixin
 
 from twostagegp import TwoStageGPRegressor, neighbor_stages
+from twostagegp.rows import Rows
 
 NOISE = 0.2
 TREES = neighbor_stages.boosted_trees
@@ -19,6 +21,19 @@ def table(n=300, d=2, seed=0, noise=NOISE):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d))
     return X, truth(X) + noise * rng.normal(size=n)
+
+
+def make_rows(kind="plain", grouped=False, n=40):
+    """Distinct rows: plain, or with copies, weights below one and known noise."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 2))
+    y = np.sin(2.0 * X[:, 0]) + 0.3 * rng.normal(size=n)
+    plain = kind == "plain"
+    c = np.ones(n) if plain else rng.choice([0.5, 1.0, 2.0, 3.0], size=n)
+    q = np.where(c > 1.0, rng.uniform(0.0, 0.3, size=n), 0.0)
+    extra = np.zeros(n) if plain else rng.choice([0.0, 0.3], size=n)
+    groups = torch.as_tensor(rng.integers(0, 6, size=n)) if grouped else None
+    return Rows(*(torch.as_tensor(v) for v in (X, y, c, q, extra)), groups)
 
 
 def neighbors(**options):

@@ -8,6 +8,7 @@ import gpytorch.kernels as gk
 import numpy as np
 import pytest
 import torch
+from neighbor_fits import NOISE, table
 from sklearn.base import clone
 
 from twostagegp import ExactGPRegressor, GPNNRegressor, Training, TwoStageGPWarning
@@ -18,18 +19,6 @@ from twostagegp.gpnn import BlocksProblem, Whitening
 from twostagegp.kernels import NamedKernel
 from twostagegp.rows import Rows
 from twostagegp.training import Problem
-
-NOISE = 0.2
-
-
-def truth(X):
-    return np.sin(2 * X[:, 0]) + 0.4 * X[:, -1]
-
-
-def table(n=300, d=2, seed=0, noise=NOISE):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, d))
-    return X, truth(X) + noise * rng.normal(size=n)
 
 
 def gpnn(**options):

@@ -7,6 +7,7 @@ import gpytorch
 import numpy as np
 import pytest
 import torch
+from neighbor_fits import make_rows
 
 from twostagegp.engines import neighbors
 from twostagegp.engines.exact import ExactEngine
@@ -22,19 +23,6 @@ NOISE, SCALE, LENGTHSCALES = 0.15, 1.4, [0.7, 1.6]
 PARAMETERS = np.log([*LENGTHSCALES, SCALE, NOISE])
 NAMES = ["rbf", "matern12", "matern32", "matern52", "laplacian"]
 KERNEL = NamedKernel("matern32", 2, ard=True)
-
-
-def make_rows(kind="plain", grouped=False, n=N):
-    """Distinct rows: plain, or with copies, weights below one and known noise."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(n, 2))
-    y = np.sin(2.0 * X[:, 0]) + 0.3 * rng.normal(size=n)
-    plain = kind == "plain"
-    c = np.ones(n) if plain else rng.choice([0.5, 1.0, 2.0, 3.0], size=n)
-    q = np.where(c > 1.0, rng.uniform(0.0, 0.3, size=n), 0.0)
-    extra = np.zeros(n) if plain else rng.choice([0.0, 0.3], size=n)
-    groups = torch.as_tensor(rng.integers(0, 6, size=n)) if grouped else None
-    return Rows(*(torch.as_tensor(v) for v in (X, y, c, q, extra)), groups)
 
 
 @pytest.fixture(params=["plain", "weights"])

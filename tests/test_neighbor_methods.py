@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from neighbor_fits import neighbors, ridge, rms, same, table
+from neighbor_fits import make_rows, neighbors, ridge, rms, same, table
 
 from twostagegp.engines import choice
 from twostagegp.engines.exact import ExactEngine
 from twostagegp.engines.neighbors import NeighborEngine
 from twostagegp.kernels import NamedKernel
-from twostagegp.rows import Rows
 
 pytestmark = pytest.mark.usefixtures("short_trees")
 
@@ -60,18 +59,6 @@ def test_auto_on_a_device_of_unknown_speed(kind):
 
 
 # --- Vecchia's likelihood ------------------------------------------------------------------------
-
-
-def make_rows(kind, n=40):
-    """Distinct rows: plain, or with copies, weights below one and known noise."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(n, 2))
-    y = np.sin(2.0 * X[:, 0]) + 0.3 * rng.normal(size=n)
-    plain = kind == "plain"
-    c = np.ones(n) if plain else rng.choice([0.5, 1.0, 2.0, 3.0], size=n)
-    q = np.where(c > 1.0, rng.uniform(0.0, 0.3, size=n), 0.0)
-    extra = np.zeros(n) if plain else rng.choice([0.0, 0.3], size=n)
-    return Rows(*(torch.as_tensor(v) for v in (X, y, c, q, extra)))
 
 
 KERNEL = NamedKernel("matern32", 2, ard=True)

@@ -62,6 +62,7 @@ SHAPES = {
     "empirical-heavy": made(empirical_shape, heavy, 3000),
     "empirical-atoms": made(empirical_shape, atoms, 300),
     "empirical-of-3": made(empirical_shape, normal, 3),
+    "empirical-on-the-floor": empirical_shape(z_scores(skewed, 3000), np.ones(3000), 0.2),
     "empirical-of-equal": empirical_shape(np.ones(40), np.ones(40)),
 }
 each_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
@@ -179,6 +180,15 @@ class TestMakers:
         for level in (0.05, 0.25, 0.6, 0.95, 0.995):
             q = float(shape.ppf(level)) * size
             assert float(true(np.array(q))) == pytest.approx(level, abs=0.012)
+
+    def test_z_scores_of_less_than_second_moment_one_stay_where_they_are(self):
+        z = 0.1 * z_scores(normal, 4000)
+        shape = empirical_shape(z, np.ones(len(z)), float(np.mean(z**2)))
+        for level in (0.5, 0.8, 0.95, 0.99):
+            inside = np.abs(z) < float(shape.ppf(0.5 + level / 2.0))
+            assert inside.mean() == pytest.approx(level, abs=0.015)
+        # What is missing lies with a few rows far out.
+        assert shape.sample((400_000,), np.random.RandomState(0)).std() == pytest.approx(1, abs=0.1)
 
     def test_the_tails_of_an_empirical_law_reach_beyond_the_z_scores(self):
         z = z_scores(normal, 300)

@@ -18,7 +18,7 @@ Everything is learned from held-out residuals :math:`r_i` and held-out variances
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,8 @@ LEVEL = 0.95
 LEAST_FACTOR = 1e-6
 #: Folds over which the models of the local scale and the shapes are cross-fitted, by rows.
 FOLDS = {6000: 5, 2**62: 3}
+#: Second moment of the calibrated z-scores below which the noise floor has had a say in it.
+ON_THE_FLOOR = 0.999
 
 
 @dataclass(frozen=True)
@@ -108,12 +110,6 @@ class Calibration:
             shape += f" ({self.shape.degrees:.1f} degrees of freedom in the tails)"
         return f"local, log scale {self.local.label}, median factor {self.factor:.3g}; {shape}"
 
-    def factors(self, situation: Situation) -> Array:
-        """What the variance of each row is multiplied by, shape (n,)."""
-        if self.local is None:
-            return np.full(len(situation.mean), self.factor)
-        return self.local.factor(situation)
-
     def conformal_score(self, level: float) -> float:
         r"""The split-conformal quantile of the held-out :math:`|z|`: rank ``level`` of n + 1."""
         return _rank_quantile(np.abs(self.z_calibrated), self.weight, level)
@@ -150,7 +146,14 @@ def calibrate_scale(z: Array, weight: Array, note: str = "") -> Calibration:
 
 
 def calibrate_locally(
-    situation: Situation, z: Array, merged: Merged, share: float, ratios: Array | None, seed: int
+    situation: Situation,
+    z: Array,
+    merged: Merged,
+    share: float,
+    ratios: Array | None,
+    noise: float,
+    noise_floor: float,
+    seed: int,
 ) -> Calibration:
     """A local scale and a shape.
 
@@ -165,6 +168,10 @@ def calibrate_locally(
         Share of the table's distinct rows that they are.
     ratios : array of shape (d,), optional
         Ratios of the mean's lengthscales.
+    noise : float
+        Noise variance of part 2.
+    noise_floor : float
+        What the noise variance of no row falls below.
     """
     weight = merged.weight
     if not (z != 0.0).any():
@@ -175,7 +182,11 @@ def calibrate_locally(
     local = fit_local_scale(
         situation, z, weight, merged.inverse, folds, merged.groups, share, ratios, seed
     )
-    z_local = z / np.sqrt(local.heldout_factor)
-    shape, scores = choose_shape(z_local, weight, folds[merged.inverse])
+    g, v = local.heldout_factor, situation.variance
+    factors = (g * np.maximum(v - noise, 0.0) + np.maximum(g * noise, noise_floor)) / v
+    local = replace(local, heldout_factor=factors)
+    moment = float(weight @ (z**2 / factors) / weight.sum())
+    moment = moment if moment < ON_THE_FLOOR else 1.0
+    shape, scores = choose_shape(z / np.sqrt(factors), weight, folds[merged.inverse], moment)
     factor = _rank_quantile(local.heldout_factor, weight, 0.5)
     return Calibration("local", factor, z, weight, local, shape, scores)

@@ -116,12 +116,9 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
             raise InputError(f"n_folds={K!r} must be a whole number of at least 2, such as 10.")
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
         labels = check_groups(groups, len(y))
-        parts = len(y) if labels is None else len(np.unique(labels))
-        if parts < 2:
-            raise InputError("CV+ needs at least two rows (two groups, where groups are given).")
         rng = check_random_state(self.random_state)
         generator = np.random.default_rng(int(rng.randint(2**31 - 1)))
-        self.folds_: NDArray[np.int64] = assign_folds(len(y), int(min(K, parts)), generator, labels)
+        self.folds_: NDArray[np.int64] = assign_folds(len(y), int(K), generator, labels)
         self.estimator_: Any = self._fit(X, y, labels)
         self.estimators_: list[Any] = []
         self.scores_: Array = np.empty(len(y))

@@ -278,9 +278,8 @@ class ScaleRidge:
             if len(used) == 0:
                 raise NotFittableError(f"a group of more than {RIDGE_ROWS} rows")
         used = np.sort(used)
-        kernel = NamedKernel("matern32", Z.shape[1], shape=shape if on_inputs else None)
-        if not on_inputs:
-            kernel = NamedKernel("matern32", Z.shape[1], ard=True)
+        ratios = shape if on_inputs else None
+        kernel = NamedKernel("matern32", Z.shape[1], ard=not on_inputs, shape=ratios)
         rows = _plain_rows(
             Z[used],
             (t[used] - self._t_mean) / self._t_spread,
@@ -290,9 +289,7 @@ class ScaleRidge:
         floor = min(LEAST_NOISE / self._t_spread**2, 0.9)
         engine = ExactEngine(rows, noise_floor=floor)
         candidate = Candidate(kernel, "nll")
-        part = np.sort(
-            np.searchsorted(used, order[:TRAINING_ROWS][np.isin(order[:TRAINING_ROWS], used)])
-        )
+        part = np.flatnonzero(np.isin(used, order[:TRAINING_ROWS]))
         candidate.train(engine.subset(part), None, is_full=False, steps=30, tolerance=1e-3)
         if candidate.parameters is None or candidate.failure:
             raise TwoStageGPError(candidate.failure)

@@ -75,7 +75,7 @@ class TwoStageGPRegressor(GPEstimator):
         A fixed optimiser schedule instead of the warm-start ladder.
     noise_floor : float
         Lower bound of the noise variance, and so of the variance of an observation, relative to
-        the variance of y. Where residuals are smaller still, intervals are too wide: lower it.
+        the variance of y. Where residuals are smaller still, the standard deviation is too large.
     device : str
         ``"auto"``, ``"cpu"`` or ``"cuda"``.
     dtype : {"float64", "float32"}

@@ -17,6 +17,11 @@ The sorted z-scores are cut into J bins of shares :math:`p_j`, narrower towards 
 never below a bandwidth that falls with the number of rows. All three laws are of this form. F has a
 density everywhere, so that quantiles never cross.
 
+On tables without noise :math:`\sigma(x)` rests on the noise floor, and the z-scores have a second
+moment :math:`\kappa < 1`. They are the law all the same: the empirical shape leaves them where they
+are, and the rest of its second moment belongs to rows of a kind that so few could not show, a wide
+component of variance :math:`(1 - (1 - w) \kappa) / w` and share w.
+
 Which of the three is decided by the continuous ranked probability score of rows that the shape has
 not seen (:func:`choose_shape`).
 """
@@ -195,17 +200,18 @@ _ONE = (np.zeros(1), np.ones(1), np.ones(1))
 GAUSSIAN = Shape("gaussian", *_ONE)
 
 
-def gaussian_shape(z: Array, weight: Array) -> Shape:
+def gaussian_shape(z: Array, weight: Array, moment: float = 1.0) -> Shape:
     """The Gaussian, whatever the z-scores."""
     return GAUSSIAN
 
 
-def _unit(z: Array, weight: Array) -> Array:
-    """Scale z-scores to second moment one."""
-    return z / math.sqrt(max(float(weight @ z**2 / weight.sum()), np.finfo(float).tiny))
+def _with_moment(z: Array, weight: Array, moment: float) -> Array:
+    """Scale z-scores to a second moment."""
+    own = max(float(weight @ z**2 / weight.sum()), np.finfo(float).tiny)
+    return math.sqrt(moment / own) * z
 
 
-def student_shape(z: Array, weight: Array) -> Shape:
+def student_shape(z: Array, weight: Array, moment: float = 1.0) -> Shape:
     r"""The t distribution of variance one with the degrees of freedom of largest likelihood.
 
     Examples
@@ -215,7 +221,7 @@ def student_shape(z: Array, weight: Array) -> Shape:
     >>> 4.5 < student_shape(z, np.ones(len(z))).degrees < 5.5
     True
     """
-    z = _unit(z, weight)
+    z = _with_moment(z, weight, moment)
 
     def loss(log_degrees: float) -> float:
         nu = math.exp(log_degrees)
@@ -228,8 +234,14 @@ def student_shape(z: Array, weight: Array) -> Shape:
     return Shape("student", *_ONE, tail=1.0, degrees=nu)
 
 
-def empirical_shape(z: Array, weight: Array) -> Shape:
-    """The smoothed distribution of z-scores, with the tails of the fitted t distribution.
+def empirical_shape(z: Array, weight: Array, moment: float = 1.0) -> Shape:
+    r"""The smoothed distribution of z-scores, with the tails of the fitted t distribution.
+
+    Parameters
+    ----------
+    z, weight : arrays of shape (n,)
+    moment : float
+        Second moment :math:`\kappa` of the z-scores of such rows, at most one.
 
     Examples
     --------
@@ -239,7 +251,7 @@ def empirical_shape(z: Array, weight: Array) -> Shape:
     >>> float(np.abs(shape.ppf([0.1, 0.5, 0.9]) - (-np.log([0.9, 0.5, 0.1]) - 1)).max().round(1))
     0.0
     """
-    z = _unit(z, weight)
+    z = _with_moment(z, weight, moment)
     n = float(weight.sum())
     # Equal ones become one: a weight is a number of repeats.
     z, place = np.unique(z, return_inverse=True)
@@ -247,18 +259,23 @@ def empirical_shape(z: Array, weight: Array) -> Shape:
     edges = bin_edges(n)
     # A row on an edge is shared between the bins.
     mass = np.concatenate([[0.0], np.cumsum(w)])
-    moment = np.concatenate([[0.0], np.cumsum(w * z)])
+    sums = np.concatenate([[0.0], np.cumsum(w * z)])
     p = np.diff(edges)
-    q = np.diff(np.interp(edges, mass / mass[-1], moment)) / p
+    q = np.diff(np.interp(edges, mass / mass[-1], sums)) / p
     quartiles = np.interp([0.25, 0.75], mass[1:] - 0.5 * w, z)
-    spread = min(1.0, float(quartiles[1] - quartiles[0]) / 1.349)
+    spread = min(math.sqrt(moment), float(quartiles[1] - quartiles[0]) / 1.349)
     bandwidth = max(BANDWIDTH * 0.9 * spread * n**-0.2, 1e-6)
     h = np.maximum(bandwidth, OVERLAP * np.gradient(q))
-    # Second moment one again, which smoothing has changed.
-    scale = 1.0 / math.sqrt(float(p @ (q**2 + h**2)))
+    # The same second moment again, which smoothing has changed.
+    scale = math.sqrt(moment / float(p @ (q**2 + h**2)))
     tail = TAIL_ROWS / (n + TAIL_ROWS)
-    degrees = student_shape(z, w).degrees
-    return Shape("empirical", scale * q, scale * h, p, tail, degrees)
+    degrees = student_shape(z, w, moment).degrees
+    centres, widths, shares = scale * q, scale * h, p
+    if moment < 1.0:
+        wide = math.sqrt((1.0 - (1.0 - tail) * moment) / tail)
+        centres, widths = np.append(centres, 0.0), np.append(widths, wide)
+        shares = np.append((1.0 - tail) * shares, tail)
+    return Shape("empirical", centres, widths, shares, tail, degrees)
 
 
 def bin_edges(n: float) -> Array:
@@ -281,7 +298,7 @@ def bin_edges(n: float) -> Array:
 
 
 #: Simplest first.
-MAKERS: Mapping[str, Callable[[Array, Array], Shape]] = {
+MAKERS: Mapping[str, Callable[[Array, Array, float], Shape]] = {
     "gaussian": gaussian_shape,
     "student": student_shape,
     "empirical": empirical_shape,
@@ -303,7 +320,7 @@ def crps(shape: Shape, z: Array) -> Array:
 
 
 def choose_shape(
-    z: Array, weight: Array, folds: NDArray[np.int64]
+    z: Array, weight: Array, folds: NDArray[np.int64], moment: float = 1.0
 ) -> tuple[Shape, dict[str, float]]:
     """The shape with the best score on rows that it has not seen.
 
@@ -313,6 +330,8 @@ def choose_shape(
         Held-out z-scores under the final sigma.
     weight : array of shape (n,)
     folds : integer array of shape (n,)
+    moment : float
+        Second moment of the z-scores: less than one where sigma rests on the noise floor.
 
     Returns
     -------
@@ -331,7 +350,7 @@ def choose_shape(
     for fold in numbers:
         out = folds == fold
         for name, make in makers.items():
-            losses[name][out] = crps(make(z[~out], weight[~out]), z[out])
+            losses[name][out] = crps(make(z[~out], weight[~out], moment), z[out])
     share = weight / weight.sum()
     best = "gaussian"
     for name in list(makers)[1:]:
@@ -340,4 +359,6 @@ def choose_shape(
         error = math.sqrt(float(share @ (difference - gain) ** 2 / weight.sum()))
         if gain < -STANDARD_ERRORS * error:
             best = name
-    return makers[best](z, weight), {name: float(share @ loss) for name, loss in losses.items()}
+    return makers[best](z, weight, moment), {
+        name: float(share @ loss) for name, loss in losses.items()
+    }

@@ -107,9 +107,13 @@ class TwoStageFit:
         With the local scale g it is :math:`\sqrt{g(x)}\, C(x, x') \sqrt{g(x')}`, so that its
         diagonal is the variance of each observation and correlations are those of part 2.
         """
+        C = self.variance.latent_covariance(X)
+        if self.calibration.local is None:  # one factor: nothing else of these rows is needed
+            C.mul_(self.calibration.factor).diagonal().add_(self.noise)
+            return C
         _, _, factors = self._scaled_parts(X)
         root = factors.sqrt()
-        C = self.variance.latent_covariance(X) * root[:, None] * root
+        C = C * root[:, None] * root
         C.diagonal().add_((factors * self.variance.noise).clamp_(min=self.noise_floor))
         return C
 
@@ -122,7 +126,7 @@ class TwoStageFit:
         latent = self.variance.latent(X)
         sigma2 = latent + self.variance.noise
         situation = Situation(_numpy(X), _numpy(mean), _numpy(sigma2), _numpy(disagreement))
-        factors = self.calibration.factors(situation)
+        factors = self.calibration.local.factor(situation)
         return mean, latent, torch.as_tensor(factors).to(latent)
 
     def relevance(self, n_features: int) -> Array:
@@ -324,7 +328,16 @@ def _calibrate(
         _is_telling(predicted, merged, some, final),
     )
     share = len(index) / len(data.rows)
-    return calibrate_locally(situation, z, merged, share, mean.lengthscale_shape(), seed)
+    return calibrate_locally(
+        situation,
+        z,
+        merged,
+        share,
+        mean.lengthscale_shape(),
+        float(variance.noise),
+        options.noise_floor,
+        seed,
+    )
 
 
 def _is_telling(heldout: Array, merged: Merged, some: NDArray[np.int64], final: Array) -> bool:
