@@ -6,6 +6,9 @@ matrix that cannot be factorised fails in one way only, with an error that says 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -143,6 +146,75 @@ def scaled_gram(A: Tensor, v: Tensor) -> Tensor:
     return (A * v) @ A
 
 
-def block_inverses(A: Tensor, blocks: list[Tensor]) -> list[Tensor]:
-    r"""Inverses :math:`S_G = (A_{GG})^{-1}` of the diagonal blocks of a symmetric A."""
-    return [torch.cholesky_inverse(safe_cholesky(A[G][:, G])[0]) for G in blocks]
+@dataclass(frozen=True)
+class Blocks:
+    """A block-diagonal matrix, blocks of one size in one batch.
+
+    Attributes
+    ----------
+    batches : list of (index, values)
+        Row numbers of the blocks, shape (g, s), and their entries, shape (g, s, s).
+    """
+
+    batches: list[tuple[Tensor, Tensor]]
+
+    def __matmul__(self, V: Tensor) -> Tensor:
+        """Times a vector or a matrix."""
+        result = torch.empty_like(V)
+        for index, values in self.batches:
+            part = V[index]
+            flat = part if part.ndim == 3 else part[..., None]
+            result[index] = (values @ flat).reshape(part.shape)
+        return result
+
+    def left(self, A: Tensor) -> Tensor:
+        """A times this matrix, shape of A."""
+        result = torch.empty_like(A)
+        for index, values in self.batches:
+            result[:, index] = torch.einsum("ngs,gst->ngt", A[:, index], values)
+        return result
+
+    def diagonal(self) -> Tensor:
+        index = torch.cat([index.reshape(-1) for index, _ in self.batches])
+        values = torch.cat([v.diagonal(dim1=1, dim2=2).reshape(-1) for _, v in self.batches])
+        result = torch.empty_like(values)
+        result[index] = values
+        return result
+
+    def logdet(self) -> Tensor:
+        """Logarithm of the determinant."""
+        parts = [torch.linalg.slogdet(values)[1].sum() for _, values in self.batches]
+        return torch.stack(parts).sum()
+
+    def map(self, of: Callable[[Tensor, Tensor], Tensor]) -> Blocks:
+        """Other entries, ``of(index, values)``, of the same blocks."""
+        return Blocks([(index, of(index, values)) for index, values in self.batches])
+
+
+def block_inverses(A: Tensor, blocks: list[Tensor], plus: Tensor | None = None) -> Blocks:
+    r"""Inverses :math:`S_G = (A_{GG})^{-1}` of the diagonal blocks of a symmetric A.
+
+    With ``plus``, a matrix B of shape (r, n), those of :math:`A + B^\top B`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> A = torch.tensor([[2.0, 0.0, 5.0], [0.0, 4.0, 0.0], [5.0, 0.0, 1.0]])
+    >>> block_inverses(A, [torch.tensor([0]), torch.tensor([1]), torch.tensor([2])]).diagonal()
+    tensor([0.5000, 0.2500, 1.0000])
+    """
+    by_size: dict[int, list[Tensor]] = {}
+    for block in blocks:
+        by_size.setdefault(len(block), []).append(block)
+    batches = []
+    for alike in by_size.values():
+        index = torch.stack(alike)
+        part = A[index[:, :, None], index[:, None, :]]
+        if plus is not None:
+            B = plus[:, index]
+            part = part + torch.einsum("rgs,rgt->gst", B, B)
+        L, failed = torch.linalg.cholesky_ex(part)
+        if bool(failed.any()):
+            L = torch.stack([safe_cholesky(each)[0] for each in part])
+        batches.append((index, torch.cholesky_inverse(L)))
+    return Blocks(batches)

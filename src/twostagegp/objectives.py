@@ -214,11 +214,9 @@ def heldout(f: Factored, rows: Rows, s: Tensor) -> Heldout:
     """
     c = rows.c
     if rows.groups is not None:
-        e, S_diagonal = torch.empty_like(c), torch.empty_like(c)
-        blocks = rows.blocks()
-        for G, S in zip(blocks, block_inverses(f.A, blocks), strict=True):
-            e[G], S_diagonal[G] = S @ f.alpha[G], S.diagonal()
-        return Heldout(e, torch.ones_like(e), S_diagonal + s * (1.0 - 1.0 / c))
+        S = block_inverses(f.A, rows.blocks())
+        variance = S.diagonal() + s * (1.0 - 1.0 / c)
+        return Heldout(S @ f.alpha, torch.ones_like(c), variance)
     v, twins = one_copy_variance(f.kappa, c, s).v, c > 1.0
     residual = torch.where(twins, f.alpha * v / c, f.alpha / f.kappa)
     return Heldout(residual, torch.where(twins, v / s, torch.ones_like(s)), v)
@@ -240,15 +238,11 @@ def _group_density(f: Factored, rows: Rows, s: Tensor) -> Objective:
 
     The copies within merged rows contribute the same terms as in :func:`nll`.
     """
-    blocks = rows.blocks()
-    e = torch.empty_like(rows.t)
-    W = torch.zeros_like(f.A)
-    value = torch.zeros((), dtype=f.A.dtype, device=f.A.device)
-    for G, S in zip(blocks, block_inverses(f.A, blocks), strict=True):
-        e[G] = S @ f.alpha[G]
-        value += 0.5 * e[G] @ f.alpha[G] + 0.5 * torch.linalg.slogdet(S)[1]
-        columns = f.A[:, G]
-        W.addmm_(columns @ (torch.outer(e[G], e[G]) + S), columns.T, alpha=0.5)
+    S = block_inverses(f.A, rows.blocks())
+    e = S @ f.alpha
+    value = 0.5 * e @ f.alpha + 0.5 * S.logdet()
+    inner = S.map(lambda G, S_G: e[G][:, :, None] * e[G][:, None, :] + S_G)
+    W = inner.left(f.A).mul_(0.5) @ f.A
     _subtract_symmetric_outer(W, f.A @ e, f.alpha)
     within = rows.q / s + (rows.c - 1.0) * s.log() + rows.c.log() + rows.c * _LOG_2PI
     direct = 0.5 * ((rows.c - 1.0) / s - rows.q / s.square())
@@ -265,15 +259,9 @@ def _group_variance(f: Factored, rows: Rows, s: Tensor, R: Tensor) -> Objective:
         W = \sum_G A_{:G} S_G\, \mathrm{diag}(w_G)\, S_G A_{G:} .
     """
     spread = 1.0 - 1.0 / rows.c
-    direct = torch.empty_like(s)
-    W = torch.zeros_like(f.A)
-    value = torch.zeros((), dtype=f.A.dtype, device=f.A.device)
-    blocks = rows.blocks()
-    for G, S in zip(blocks, block_inverses(f.A, blocks), strict=True):
-        v = S.diagonal() + s[G] * spread[G]
-        value += 0.5 * (R[G] / v + rows.c[G] * (v.log() + _LOG_2PI)).sum()
-        w = -0.5 * R[G] / v.square() + 0.5 * rows.c[G] / v
-        columns = f.A[:, G] @ S
-        W.addmm_(columns * w, columns.T)
-        direct[G] = w * spread[G]
-    return Objective(float(value), W, direct)
+    S = block_inverses(f.A, rows.blocks())
+    v = S.diagonal() + s * spread
+    value = 0.5 * (R / v + rows.c * (v.log() + _LOG_2PI)).sum()
+    w = -0.5 * R / v.square() + 0.5 * rows.c / v
+    inner = S.map(lambda G, S_G: (S_G * w[G][:, None, :]) @ S_G)
+    return Objective(float(value), inner.left(f.A) @ f.A, w * spread)
