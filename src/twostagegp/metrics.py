@@ -16,6 +16,11 @@ judge it. Three questions are kept apart here:
 ``y`` and ``mean`` are in the same units, ``std`` is the standard deviation of an observation, with
 the noise included. Every score takes array-likes of shape ``(n,)`` and returns a plain float; lower
 is better unless the docstring says otherwise.
+
+Class probabilities have scores of their own, explained in
+:mod:`twostagegp.classification_metrics` and offered here too: :func:`log_loss`, :func:`brier`,
+:func:`ece`, :func:`risk_coverage`, :func:`certainty_split` and, for all of them at once,
+:func:`evaluate_classification`.
 """
 
 from __future__ import annotations
@@ -24,22 +29,41 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import linalg, special, stats
 
+from twostagegp.classification_metrics import (
+    CertaintySplit,
+    RiskCoverage,
+    brier,
+    certainty_split,
+    ece,
+    evaluate_classification,
+    log_loss,
+    risk_coverage,
+)
 from twostagegp.errors import InputError
+from twostagegp.metric_checks import check_bins, check_same_length, finite_array, finite_vector
 
 __all__ = [
+    "CertaintySplit",
+    "RiskCoverage",
+    "brier",
+    "certainty_split",
     "coverage",
     "crps",
     "crps_from_quantiles",
+    "ece",
     "evaluate",
+    "evaluate_classification",
     "hc_rmse",
     "interval_width",
     "joint_nll",
     "lc_rmse",
+    "log_loss",
     "nlpd",
     "pinball",
     "qice",
     "qice_floor",
     "randomised_pit",
+    "risk_coverage",
     "rmse",
 ]
 
@@ -115,7 +139,7 @@ def joint_nll(y: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> float:
     1.180351
     """
     y_, mean_ = _check_pair(y, mean)
-    C = _check_finite(cov, "cov")
+    C = finite_array(cov, "cov")
     n = y_.shape[0]
     if C.shape != (n, n):
         raise InputError(f"cov must have shape ({n}, {n}) to go with y, got {C.shape}")
@@ -167,7 +191,7 @@ def qice(
     >>> qice(pit=[0.1, 0.6], n_bins=2)
     0.0
     """
-    _check_bins(n_bins)
+    check_bins(n_bins)
     if pit is None:
         if y is None or mean is None or std is None:
             raise InputError("qice needs y, mean and std, or pit=")
@@ -178,7 +202,7 @@ def qice(
             raise InputError("qice takes either mean and std, or pit=, not both")
         u = _check_pit(pit)
         if y is not None:
-            _check_same_length(_check_vector(y, "y"), u, "pit")
+            check_same_length(finite_vector(y, "y"), u, "pit")
     # A PIT of exactly 1 belongs to the last bin, not to one behind it.
     bins = np.minimum((u * n_bins).astype(np.intp), n_bins - 1)
     shares = np.bincount(bins, minlength=n_bins) / u.shape[0]
@@ -206,7 +230,7 @@ def qice_floor(n: int, n_bins: int = 10) -> float:
     >>> [round(qice_floor(n), 2) for n in (31, 51, 103, 819)]
     [4.25, 3.33, 2.37, 0.84]
     """
-    _check_bins(n_bins)
+    check_bins(n_bins)
     if n < 1:
         raise InputError(f"n must be at least 1, got {n}")
     p = 1.0 / n_bins
@@ -383,7 +407,7 @@ def crps_from_quantiles(y: ArrayLike, quantiles: ArrayLike, levels: ArrayLike) -
     >>> abs(crps_from_quantiles([0.3], quantiles, levels) - crps([0.3], [0.0], [1.0])) < 1e-3
     True
     """
-    tau = np.atleast_1d(_check_finite(levels, "levels"))
+    tau = np.atleast_1d(finite_array(levels, "levels"))
     midpoints = (np.arange(tau.size) + 0.5) / tau.size
     # Any other levels weigh some parts of the distribution more than others.
     if tau.ndim != 1 or not np.allclose(tau, midpoints, rtol=0.0, atol=1e-3 / tau.size):
@@ -411,11 +435,11 @@ def pinball(y: ArrayLike, quantiles: ArrayLike, levels: ArrayLike) -> float:
     >>> pinball([1.0], [[0.0, 3.0]], [0.25, 0.75])
     0.375
     """
-    y_ = _check_vector(y, "y")
-    tau = np.atleast_1d(_check_finite(levels, "levels"))
+    y_ = finite_vector(y, "y")
+    tau = np.atleast_1d(finite_array(levels, "levels"))
     if tau.ndim != 1 or not np.all((tau > 0.0) & (tau < 1.0)):
         raise InputError(f"levels must lie strictly between 0 and 1, got {tau.tolist()}")
-    q = _check_finite(quantiles, "quantiles")
+    q = finite_array(quantiles, "quantiles")
     q = q[:, np.newaxis] if q.ndim == 1 else q
     if q.shape != (y_.shape[0], tau.shape[0]):
         raise InputError(
@@ -521,7 +545,7 @@ def evaluate(
 
 
 def _train_scale(y_train: ArrayLike) -> float:
-    scale = float(np.std(_check_vector(y_train, "y_train")))
+    scale = float(np.std(finite_vector(y_train, "y_train")))
     if scale == 0.0:
         raise InputError("y_train is constant: the target cannot be standardised with it")
     return scale
@@ -557,7 +581,7 @@ def _check_bounds(
 
 
 def _check_interval(y: ArrayLike, interval: ArrayLike) -> tuple[Array, Array, Array]:
-    y_ = _check_vector(y, "y")
+    y_ = finite_vector(y, "y")
     bounds = np.asarray(interval, dtype=np.float64)
     if bounds.shape != (y_.shape[0], 2):
         raise InputError(f"interval must have shape ({y_.shape[0]}, 2), got {bounds.shape}")
@@ -573,8 +597,8 @@ def _check_interval(y: ArrayLike, interval: ArrayLike) -> tuple[Array, Array, Ar
 
 def _check_gaussian(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> tuple[Array, Array, Array]:
     y_, mean_ = _check_pair(y, mean)
-    std_ = _check_vector(std, "std")
-    _check_same_length(y_, std_, "std")
+    std_ = finite_vector(std, "std")
+    check_same_length(y_, std_, "std")
     if np.any(std_ <= 0.0):
         i = int(np.argmax(std_ <= 0.0))
         raise InputError(f"std must be positive, but std[{i}] = {std_[i]}")
@@ -582,44 +606,15 @@ def _check_gaussian(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> tuple[Arra
 
 
 def _check_pair(y: ArrayLike, mean: ArrayLike) -> tuple[Array, Array]:
-    y_, mean_ = _check_vector(y, "y"), _check_vector(mean, "mean")
-    _check_same_length(y_, mean_, "mean")
+    y_, mean_ = finite_vector(y, "y"), finite_vector(mean, "mean")
+    check_same_length(y_, mean_, "mean")
     return y_, mean_
 
 
 def _check_pit(pit: ArrayLike, name: str = "pit") -> Array:
-    u = _check_vector(pit, name)
+    u = finite_vector(pit, name)
     outside = (u < 0.0) | (u > 1.0)
     if np.any(outside):
         i = int(np.argmax(outside))
         raise InputError(f"{name} must lie between 0 and 1, but {name}[{i}] = {u[i]}")
     return u
-
-
-def _check_bins(n_bins: int) -> None:
-    if n_bins < 2:
-        raise InputError(f"n_bins must be at least 2, got {n_bins}")
-
-
-def _check_same_length(y: Array, other: Array, name: str) -> None:
-    # No broadcasting: (n,) against (n, 1) would silently score n² pairs.
-    if other.shape != y.shape:
-        raise InputError(f"{name} has {other.shape[0]} rows, but y has {y.shape[0]}")
-
-
-def _check_vector(values: ArrayLike, name: str) -> Array:
-    array = _check_finite(values, name)
-    if array.ndim != 1:
-        raise InputError(f"{name} must have shape (n,), got {array.shape}")
-    if array.shape[0] == 0:
-        raise InputError(f"{name} is empty")
-    return array
-
-
-def _check_finite(values: ArrayLike, name: str) -> Array:
-    array = np.asarray(values, dtype=np.float64)
-    if not np.isfinite(array).all():
-        where = np.unravel_index(int(np.argmin(np.isfinite(array))), array.shape)
-        at = ", ".join(str(int(i)) for i in where)
-        raise InputError(f"{name} must be finite, but {name}[{at}] = {array[where]}")
-    return array

@@ -1,0 +1,87 @@
+"""Checks of the arguments that the scores of regression and of classification share."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twostagegp.errors import InputError
+
+__all__ = ["check_bins", "check_same_length", "finite_array", "finite_vector"]
+
+Array = NDArray[np.float64]
+
+
+def finite_array(values: ArrayLike, name: str) -> Array:
+    """Return the values as float64 of any shape, none of them NaN or infinite.
+
+    Examples
+    --------
+    >>> finite_array([1, 2], "y")
+    array([1., 2.])
+    >>> finite_array([[0.0, np.nan]], "cov")
+    Traceback (most recent call last):
+    ...
+    twostagegp.errors.InputError: cov must be finite, but cov[0, 1] = nan
+    """
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be an array of numbers: {error}") from error
+    if not np.isfinite(array).all():
+        where = np.unravel_index(int(np.argmin(np.isfinite(array))), array.shape)
+        at = ", ".join(str(int(i)) for i in where)
+        raise InputError(f"{name} must be finite, but {name}[{at}] = {array[where]}")
+    return array
+
+
+def finite_vector(values: ArrayLike, name: str) -> Array:
+    """Return the values as float64 of shape (n,), at least one, none of them NaN or infinite.
+
+    Examples
+    --------
+    >>> finite_vector([[1.0], [2.0]], "mean")
+    Traceback (most recent call last):
+    ...
+    twostagegp.errors.InputError: mean must have shape (n,), got (2, 1)
+    """
+    array = finite_array(values, name)
+    if array.ndim != 1:
+        raise InputError(f"{name} must have shape (n,), got {array.shape}")
+    if array.shape[0] == 0:
+        raise InputError(f"{name} is empty")
+    return array
+
+
+def check_same_length(y: NDArray[Any], other: NDArray[Any], name: str) -> None:
+    """Raise an :class:`InputError` unless both have as many rows.
+
+    Examples
+    --------
+    >>> check_same_length(np.zeros(3), np.zeros(2), "std")
+    Traceback (most recent call last):
+    ...
+    twostagegp.errors.InputError: std has 2 rows, but y has 3
+    """
+    # No broadcasting: (n,) against (1,) would silently score n pairs.
+    if other.shape[0] != y.shape[0]:
+        raise InputError(f"{name} has {other.shape[0]} rows, but y has {y.shape[0]}")
+
+
+def check_bins(n_bins: int) -> None:
+    """Raise an :class:`InputError` unless ``n_bins`` is a whole number, at least 2.
+
+    Examples
+    --------
+    >>> check_bins(1)
+    Traceback (most recent call last):
+    ...
+    twostagegp.errors.InputError: n_bins must be at least 2, got 1
+    """
+    if not isinstance(n_bins, Integral):
+        raise InputError(f"n_bins must be a whole number, got {n_bins!r}")
+    if n_bins < 2:
+        raise InputError(f"n_bins must be at least 2, got {n_bins}")
