@@ -1,0 +1,240 @@
+r"""What text and image encoders share: batches, cache, checks.
+
+An encoder is a function :math:`h = \phi_\omega(x)` with fixed :math:`\omega`, a row at a time.
+Fitting it learns nothing. The model is loaded when a row has to be encoded, stays loaded until the
+parameters change, and is no part of a pickle.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from torch import Tensor
+
+from twostagegp.errors import InputError
+from twostagegp.foundation.cache import FeatureCache, digest
+from twostagegp.foundation.pretrained import Source
+from twostagegp.inputs import check_choice, resolve_device
+from twostagegp.progress import show_log
+
+__all__ = ["FrozenEncoder", "FrozenModel", "check_count", "is_missing"]
+
+_LOG = logging.getLogger("twostagegp")
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+#: Parameters that a loaded model does not depend on.
+_WITHOUT_EFFECT = ("batch_size", "cache_dir", "verbose")
+#: Seconds of work that a power cut may cost. An interrupted run loses one batch.
+_WRITE_EVERY = 20.0
+#: Seconds between two lines of the log.
+_SAY_EVERY = 5.0
+
+
+class FrozenModel(Protocol):
+    """A loaded model."""
+
+    def prepare(self, rows: Sequence[Any]) -> list[Any]:
+        """What :meth:`encode` takes, an item for each row; must fit into memory for all rows."""
+
+    def order(self, items: list[Any]) -> list[int]:
+        """Order in which rows are encoded, so that those of a batch are alike."""
+
+    def encode(self, items: list[Any]) -> Tensor:
+        """Features of one batch, shape (b, d)."""
+
+
+class FrozenEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Base of the encoders; not for direct use."""
+
+    model: str | os.PathLike[str]
+    batch_size: int
+    revision: str | None
+    device: str
+    dtype: str
+    cache_dir: str | os.PathLike[str] | None
+    verbose: int
+
+    #: Loaded model and number of features, and the parameters that they belong to.
+    _held: dict[str, Any] | None = None
+
+    @abstractmethod
+    def _check_own_parameters(self) -> None:
+        """Raise an InputError for a parameter of the subclass that cannot be used."""
+
+    @abstractmethod
+    def _rows(self, X: Any) -> list[Any]:
+        """The rows of X in one form, or an InputError that names the row at fault."""
+
+    @abstractmethod
+    def _content(self, row: Any) -> Iterable[bytes]:
+        """Everything of a row that its features depend on."""
+
+    @abstractmethod
+    def _source(self) -> Source:
+        """Where the model lies; asks the network only for a model of the hub."""
+
+    @abstractmethod
+    def _settings(self) -> dict[str, Any]:
+        """What features depend on besides the row and the model."""
+
+    @abstractmethod
+    def _load(self, source: Source, device: torch.device, dtype: torch.dtype) -> FrozenModel:
+        """Load the model."""
+
+    @property
+    @abstractmethod
+    def _probe(self) -> Any:
+        """A row that any model can encode."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in super().__getstate__().items() if k != "_held"}
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.requires_fit = False
+        tags.input_tags.two_d_array = False
+        return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def fit(self, X: Any, y: Any = None) -> Any:
+        """Check the parameters and the rows, and that the model is there; learn nothing."""
+        self._check_parameters()
+        self._rows(X)
+        self._source()
+        return self
+
+    def transform(self, X: Any) -> NDArray[Any]:
+        """Encode rows.
+
+        Returns
+        -------
+        features : array of shape (n, d)
+        """
+        self._check_parameters()
+        rows = self._rows(X)
+        with show_log(self.verbose):
+            features = self._encode(rows)
+        self._memory()["width"] = features.shape[1]
+        return features
+
+    @property
+    def _n_features_out(self) -> int:
+        memory = self._memory()
+        if "width" not in memory:
+            self._check_parameters()
+            model = self._loaded()
+            with torch.inference_mode():
+                memory["width"] = model.encode(model.prepare([self._probe])).shape[1]
+        return int(memory["width"])
+
+    def _memory(self) -> dict[str, Any]:
+        """What is remembered about the present parameters."""
+        parameters = {k: v for k, v in self.get_params().items() if k not in _WITHOUT_EFFECT}
+        if self._held is None or self._held["parameters"] != parameters:
+            self._held = {"parameters": parameters}
+        return self._held
+
+    def _loaded(self) -> FrozenModel:
+        memory, source = self._memory(), self._source()
+        # A folder may hold other weights by now, and the cache would take theirs for these.
+        if "model" not in memory or memory["state"] != source.state:
+            device = resolve_device(self.device, 1, batched=True)
+            memory["state"] = source.state
+            memory["model"] = self._load(source, device, _DTYPES[self.dtype])
+        model: FrozenModel = memory["model"]
+        return model
+
+    def _check_parameters(self) -> None:
+        if not isinstance(self.model, str | os.PathLike) or not os.fspath(self.model):
+            raise InputError(f"model={self.model!r}: give a name or a folder.")
+        if self.revision is not None and not isinstance(self.revision, str):
+            raise InputError(f"revision={self.revision!r}: use a commit, tag or branch, or None.")
+        if self.cache_dir is not None and not isinstance(self.cache_dir, str | os.PathLike):
+            raise InputError(f"cache_dir={self.cache_dir!r}: use a folder, or None for no cache.")
+        if not isinstance(self.verbose, Integral):
+            raise InputError(f"verbose={self.verbose!r}: use 0 (silent) or 1 (progress).")
+        check_count("batch_size", self.batch_size, 1)
+        check_choice("dtype", self.dtype, tuple(_DTYPES))
+        resolve_device(self.device, 1, batched=True)
+        self._check_own_parameters()
+
+    def _cache(self) -> FeatureCache | None:
+        if self.cache_dir is None:
+            return None
+        identity = self._source().identity
+        settings = {"model": identity, "dtype": self.dtype, **self._settings()}
+        return FeatureCache(self.cache_dir, settings)
+
+    def _encode(self, rows: list[Any]) -> NDArray[Any]:
+        if not rows:
+            raise InputError("X has no rows; give at least one.")
+        cache = self._cache()
+        keys = [digest(self._content(row)) for row in rows]
+        places: dict[str, int] = {}
+        for i, key in enumerate(keys):
+            places.setdefault(key, i)  # repeats are encoded once
+        known = {} if cache is None else cache.read(places.keys())
+        missing = [key for key in places if key not in known]
+        _LOG.info("%d rows: %d distinct, %d to encode", len(rows), len(places), len(missing))
+        if missing:
+            known |= self._encode_missing({key: rows[places[key]] for key in missing}, cache)
+        return np.stack([known[key] for key in keys])
+
+    def _encode_missing(
+        self, rows: dict[str, Any], cache: FeatureCache | None
+    ) -> dict[str, NDArray[Any]]:
+        model = self._loaded()
+        keys = list(rows)
+        items = model.prepare(list(rows.values()))
+        order = model.order(items)
+        done: dict[str, NDArray[Any]] = {}
+        pending: list[str] = []
+
+        def keep() -> None:
+            if cache is not None and pending:
+                cache.write(pending, np.stack([done[key] for key in pending]))
+            pending.clear()
+
+        said = written = time.monotonic()
+        try:
+            for begin in range(0, len(order), int(self.batch_size)):
+                batch = order[begin : begin + int(self.batch_size)]
+                with torch.inference_mode():
+                    features = model.encode([items[i] for i in batch]).cpu().numpy()
+                done.update(zip([keys[i] for i in batch], features, strict=True))
+                pending += [keys[i] for i in batch]
+                now = time.monotonic()
+                if now - said > _SAY_EVERY:
+                    _LOG.info("encoded %d of %d rows", len(done), len(keys))
+                    said = now
+                if now - written > _WRITE_EVERY:
+                    keep()
+                    written = now
+        finally:
+            keep()
+        return done
+
+
+def check_count(name: str, value: Any, least: int) -> None:
+    """Raise an InputError unless a parameter is a whole number of at least ``least``."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise InputError(f"{name}={value!r} must be a whole number of at least {least}.")
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell is None, NaN or NA, each of which stands for no value."""
+    nothing = value is None or value is pd.NA or value is pd.NaT
+    return nothing or (isinstance(value, Real) and math.isnan(value))

