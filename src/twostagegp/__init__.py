@@ -7,6 +7,7 @@ rows calibrate the result.
 from twostagegp import datasets as datasets
 from twostagegp import metrics as metrics
 from twostagegp.baselines import ExactGPRegressor as ExactGPRegressor
+from twostagegp.classifier import TwoStageGPClassifier as TwoStageGPClassifier
 from twostagegp.conformal import CVPlusRegressor as CVPlusRegressor
 from twostagegp.errors import TwoStageGPError as TwoStageGPError
 from twostagegp.errors import TwoStageGPWarning as TwoStageGPWarning

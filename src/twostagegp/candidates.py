@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twostagegp.engines.base import Engine
+from twostagegp.engines.base import Engine, Trainable
 from twostagegp.errors import NotFittableError, TwoStageGPError
 from twostagegp.kernels import Kernel, Vector
 from twostagegp.training import Fitted, ObjectiveName, Training, descend, minimise
@@ -65,7 +65,7 @@ class Candidate:
             self.full_seconds += seconds
 
     def train(
-        self, engine: Engine, R: Tensor | None, is_full: bool, steps: int, tolerance: float
+        self, engine: Trainable, R: Tensor | None, is_full: bool, steps: int, tolerance: float
     ) -> None:
         """Improve the parameters on the engine's rows; a failure is remembered.
 
@@ -184,7 +184,7 @@ def climb(
 
 
 def train_with(
-    engine: Engine,
+    engine: Trainable,
     candidate: Candidate,
     training: Training,
     rng: np.random.Generator,
@@ -210,7 +210,7 @@ def fitted_only(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _train_with(
-    engine: Engine,
+    engine: Trainable,
     candidate: Candidate,
     training: Training,
     rng: np.random.Generator,

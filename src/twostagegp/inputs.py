@@ -30,6 +30,7 @@ __all__ = [
     "column_names",
     "prepare",
     "resolve_device",
+    "standardise_columns",
 ]
 
 Array = NDArray[np.float64]
@@ -193,9 +194,10 @@ def _weighted_moments(values: Array, weight: Array) -> tuple[Array, Array]:
     return mean, np.sqrt(share @ (values - mean) ** 2)
 
 
-def _standardise_columns(
+def standardise_columns(
     X: Array, weight: Array, names: Sequence[str]
 ) -> tuple[NDArray[np.int64], Array, Array, list[str]]:
+    """Columns that vary, their means and standard deviations, and the names of the others."""
     size = np.abs(X).max(0)
     if (size > _HUGE).any():
         worst = int(np.argmax(size))
@@ -244,7 +246,7 @@ def prepare(
     if size > _HUGE:
         raise InputError(f"y reaches {size:.1e}; its square would overflow. Rescale it.")
     raw = merge_rows(X, y, weight, noise_var, groups)
-    columns, x_mean, x_scale, constant = _standardise_columns(raw.X, raw.c, names)
+    columns, x_mean, x_scale, constant = standardise_columns(raw.X, raw.c, names)
     y_mean = float(raw.c @ raw.t / raw.c.sum())
     spread = float(np.sqrt((raw.c @ (raw.t - y_mean) ** 2 + raw.q.sum()) / raw.c.sum()))
     constant_target = spread <= max(_CONSTANT * size, 1.0 / _HUGE)

@@ -207,7 +207,7 @@ class NamedKernel(Kernel):
 
     def typical_lengthscale(self) -> float:
         """Typical distance of two standardised rows: sqrt(d), or d for the L1 metric."""
-        d = float(self.n_features)
+        d = float(max(self.n_features, 1))  # a table may have no column that varies
         return d if self.metric == 1 else math.sqrt(d)
 
     @property

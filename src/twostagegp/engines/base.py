@@ -7,7 +7,8 @@ A method that offers these few calls can serve both stages.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sized
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from twostagegp.objectives import Heldout
 from twostagegp.rows import Rows
 from twostagegp.training import ObjectiveName, Problem
 
-__all__ = ["Engine", "Posterior"]
+__all__ = ["Engine", "Posterior", "Trainable"]
 
 
 class Posterior(Protocol):
@@ -50,6 +51,20 @@ class Posterior(Protocol):
 
     def drop_factor(self) -> None:
         """Forget what only variances need, to save memory; the mean still works."""
+
+
+class Trainable(Protocol):
+    """Rows that pose training problems: all that training a candidate needs of an engine."""
+
+    @property
+    def rows(self) -> Sized:
+        """The training rows."""
+
+    def subset(self, index: NDArray[np.int64]) -> Self:
+        """The same on some of the rows."""
+
+    def problem(self, kernel: Kernel, objective: ObjectiveName, R: Tensor | None = None) -> Problem:
+        """A training problem over all rows."""
 
 
 class Engine(Protocol):

@@ -1,0 +1,1 @@
+"""Classification as K latent regressions: the parts behind ``TwoStageGPClassifier``."""
