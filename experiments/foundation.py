@@ -52,7 +52,6 @@ import joblib
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold, GroupShuffleSplit
@@ -64,6 +63,7 @@ from benchmarks._store import JsonLines, Record, write_whole
 from benchmarks._timing import Timed, use_threads
 from experiments._foundation_report import picture, report
 from twostagegp import TwoStageGPClassifier
+from twostagegp.classification.certainty import leading_pvalues
 from twostagegp.classification_metrics import evaluate_classification, log_loss
 from twostagegp.datasets import FOLDER_VARIABLE, DatasetNotFoundError
 from twostagegp.errors import InputError
@@ -281,7 +281,7 @@ class Fitted:
 def certain_rows(samples: Array, level: float = LEVEL) -> NDArray[np.bool_]:
     """Rows whose two leading classes differ in a paired t-test over sampled probabilities.
 
-    The same test as :meth:`twostagegp.TwoStageGPClassifier.predict_certainty`.
+    The test of :meth:`twostagegp.TwoStageGPClassifier.predict_certainty`.
 
     Parameters
     ----------
@@ -295,18 +295,7 @@ def certain_rows(samples: Array, level: float = LEVEL) -> NDArray[np.bool_]:
     >>> certain_rows(np.concatenate([steady, torn], axis=1))
     array([ True, False])
     """
-    S, n, K = samples.shape
-    if K < 2:
-        return np.ones(n, dtype=bool)
-    lead = np.argsort(-samples.mean(0), axis=1, kind="stable")
-    row = np.arange(n)
-    d = samples[:, row, lead[:, 0]] - samples[:, row, lead[:, 1]]
-    mean, spread = d.mean(0), d.std(0, ddof=1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = mean / (spread / np.sqrt(S))
-    p = 2.0 * stats.t.sf(np.abs(t), S - 1)
-    # No spread at all: certain, unless the two are equal.
-    return np.asarray(np.where(spread > 0.0, p < level, mean > 0.0), dtype=bool)
+    return leading_pvalues(samples) < level
 
 
 def all_classes(

@@ -6,18 +6,18 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from twostagegp.classification.certainty import leading_pvalues
 from twostagegp.classification.fit import ClassFit, ClassOptions, fit_classes
 from twostagegp.classification.probability import (
     mean_softmax,
@@ -36,6 +36,14 @@ from twostagegp.inputs import (
     resolve_device,
 )
 from twostagegp.memory import available_bytes
+from twostagegp.parameters import (
+    check_count,
+    check_noise_floor,
+    check_seed,
+    check_threads,
+    check_training,
+    seen_columns,
+)
 from twostagegp.progress import limit_threads, show_log
 from twostagegp.training import Training
 
@@ -278,7 +286,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
         self._check_parameters()
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_all_finite=False)
         check_classification_targets(y)
-        names = self._column_names()
+        names = seen_columns(self)
         check_finite(X, "X", names)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -289,7 +297,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
         n = len(X)
         device = resolve_device(self.device, n)
         dtype = torch.float64 if self.dtype == "float64" else torch.float32
-        seed = int(self._random_state().randint(2**31 - 1))
+        seed = int(check_seed(self.random_state).randint(2**31 - 1))
         weight = check_nonnegative(sample_weight, n, "sample_weight")
         with limit_threads(self.n_jobs), show_log(self.verbose):
             table = make_table(
@@ -418,7 +426,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
         """
         X = self._inputs(X)
         rng = check_random_state(random_state)
-        draws = rng.standard_normal((self._count(n_samples, "n_samples"), len(self.classes_)))
+        draws = rng.standard_normal((check_count("n_samples", n_samples), len(self.classes_)))
         parts = [sampled_softmax(f, v, draws) for f, v in self._moments(X)]
         return np.concatenate(parts, axis=1)
 
@@ -427,16 +435,9 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
     ) -> Any:
         r"""Which predictions are certain: a paired t-test between the two leading classes.
 
-        With sampled probabilities :math:`p_1^s, p_2^s` of the classes that lead on average and
-        differences :math:`d_s = p_1^s - p_2^s`,
-
-        .. math::
-
-            t = \frac{\bar d}{\mathrm{sd}(d) / \sqrt S} ,
-
-        and a prediction is certain where t is significant at ``level`` (two-sided, S - 1 degrees of
-        freedom). The more draws, the more predictions are certain: their number is part of the
-        definition, 100 as in the literature.
+        A prediction is certain where the test of :mod:`twostagegp.classification.certainty` is
+        significant at ``level``. The more draws, the more predictions are certain: their number is
+        part of the definition, 100 as in the literature.
 
         Parameters
         ----------
@@ -452,21 +453,12 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
         """
         if not (isinstance(level, Real) and 0.0 < level < 1.0):
             raise InputError(f"level={level!r} must lie between 0 and 1, such as 0.05.")
-        S = self._count(n_samples, "n_samples", least=2)
+        S = check_count("n_samples", n_samples, least=2)
         X = self._inputs(X)
         draws = np.random.default_rng(0).standard_normal((S, len(self.classes_)))
         values = []
         for mean, variance in self._moments(X):
-            P = sampled_softmax(mean, variance, draws)
-            lead = np.argsort(-P.mean(0), axis=1, kind="stable")
-            rows = np.arange(len(mean))
-            d = P[:, rows, lead[:, 0]] - P[:, rows, lead[:, 1]]
-            spread = d.std(0, ddof=1)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                t = d.mean(0) / (spread / np.sqrt(S))
-            p = 2.0 * stats.t.sf(np.abs(t), S - 1)
-            # No spread at all: certain, unless the two are equal.
-            values.append(np.where(spread > 0.0, p, np.where(d.mean(0) > 0.0, 0.0, 1.0)))
+            values.append(leading_pvalues(sampled_softmax(mean, variance, draws)))
         pvalue = np.concatenate(values)
         certain = pvalue < level
         return (certain, pvalue) if return_pvalue else certain
@@ -479,28 +471,10 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
     def _inputs(self, X: Any) -> Array:
         check_is_fitted(self, "fit_report_")
         X = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
-        check_finite(X, "X", self._column_names())
+        check_finite(X, "X", seen_columns(self))
         return X
 
     # --- checks ----------------------------------------------------------------------------------
-
-    def _column_names(self) -> list[str]:
-        names = getattr(self, "feature_names_in_", None)
-        return [f"x{k}" for k in range(self.n_features_in_)] if names is None else list(names)
-
-    def _random_state(self) -> np.random.RandomState:
-        try:
-            return check_random_state(self.random_state)
-        except ValueError as error:
-            raise InputError(
-                f"random_state={self.random_state!r}: use an integer, a numpy RandomState or None."
-            ) from error
-
-    @staticmethod
-    def _count(value: Any, name: str, least: int = 1) -> int:
-        if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-            raise InputError(f"{name}={value!r} must be a whole number of at least {least}.")
-        return int(value)
 
     def _check_parameters(self) -> None:
         if self.stages not in (1, 2):
@@ -516,16 +490,11 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
         check_choice("ard", self.ard, (True, False, "both"))
         check_choice("residuals", self.residuals, ("heldout", "insample"))
         check_choice("dtype", self.dtype, ("float64", "float32"))
-        self._count(self.n_samples, "n_samples")
-        self._count(self.n_neighbors, "n_neighbors")
-        if not (isinstance(self.noise_floor, Real) and 0.0 < self.noise_floor < 1.0):
-            raise InputError(
-                f"noise_floor={self.noise_floor!r} must lie between 0 and 1, such as 1e-6."
-            )
-        if self.training is not None and not isinstance(self.training, Training):
-            raise InputError(f"training={self.training!r}: use a Training(...) or None.")
-        if self.n_jobs is not None and (not isinstance(self.n_jobs, Integral) or self.n_jobs == 0):
-            raise InputError(f"n_jobs={self.n_jobs!r}: use a number of threads, -1 (all) or None.")
+        check_count("n_samples", self.n_samples)
+        check_count("n_neighbors", self.n_neighbors)
+        check_noise_floor(self.noise_floor, "1e-6")
+        check_training(self.training)
+        check_threads(self.n_jobs)
         several = self.kernels
         if not (isinstance(several, list | tuple) and several and all(map(is_kernel, several))):
             raise InputError(
@@ -533,7 +502,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
             )
         self._check_part("mean", ("stack", "search"), classifiers=True)
         self._check_part("variance", ("search",), classifiers=False)
-        self._random_state()
+        check_seed(self.random_state)
 
     def _check_part(self, name: str, words: tuple[str, ...], classifiers: bool) -> None:
         value = getattr(self, name)

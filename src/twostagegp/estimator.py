@@ -9,14 +9,14 @@ from __future__ import annotations
 import time
 import warnings
 from abc import abstractmethod
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
@@ -33,6 +33,13 @@ from twostagegp.inputs import (
     resolve_device,
 )
 from twostagegp.kernels import KERNELS
+from twostagegp.parameters import (
+    check_noise_floor,
+    check_seed,
+    check_threads,
+    check_training,
+    seen_columns,
+)
 from twostagegp.progress import limit_threads, show_log
 from twostagegp.search.stages import SearchRecord
 from twostagegp.shape import GAUSSIAN, Shape
@@ -171,7 +178,7 @@ class GPEstimator(RegressorMixin, Predictive, BaseEstimator):
         both = (options, {**options, "ensure_2d": False})
         X, y = validate_data(self, X, y, validate_separately=both)
         check_consistent_length(X, y)
-        names = self._column_names()
+        names = seen_columns(self)
         check_finite(X, "X", names)
         check_finite(y, "y")
         self._target_ndim = y.ndim
@@ -185,7 +192,7 @@ class GPEstimator(RegressorMixin, Predictive, BaseEstimator):
             "device": device,
             "dtype": torch.float64 if self.dtype == "float64" else torch.float32,
         }
-        seed = int(self._random_state().randint(2**31 - 1))
+        seed = int(check_seed(self.random_state).randint(2**31 - 1))
         self._data, self._fits = [], []
         with limit_threads(self.n_jobs), show_log(self.verbose):
             for column in targets.T:
@@ -197,26 +204,14 @@ class GPEstimator(RegressorMixin, Predictive, BaseEstimator):
 
     def _check_shared_parameters(self) -> None:
         self._check_choice("dtype", ("float64", "float32"))
-        floor = self.noise_floor
-        if not (isinstance(floor, Real) and 0.0 < floor < 1.0):
-            raise InputError(f"noise_floor={floor!r} must lie between 0 and 1, such as 1e-8.")
-        if self.training is not None and not isinstance(self.training, Training):
-            raise InputError(f"training={self.training!r}: use a Training(...) or None.")
-        if self.n_jobs is not None and (not isinstance(self.n_jobs, Integral) or self.n_jobs == 0):
-            raise InputError(f"n_jobs={self.n_jobs!r}: use a number of threads, -1 (all) or None.")
+        check_noise_floor(self.noise_floor, "1e-8")
+        check_training(self.training)
+        check_threads(self.n_jobs)
         if not isinstance(self.verbose, Integral):
             raise InputError(
                 f"verbose={self.verbose!r}: use 0 (silent) or 1 (progress and the report)."
             )
-        self._random_state()
-
-    def _random_state(self) -> np.random.RandomState:
-        try:
-            return check_random_state(self.random_state)
-        except ValueError as error:
-            raise InputError(
-                f"random_state={self.random_state!r}: use an integer, a numpy RandomState or None."
-            ) from error
+        check_seed(self.random_state)
 
     @property
     def _floor(self) -> float:
@@ -239,10 +234,6 @@ class GPEstimator(RegressorMixin, Predictive, BaseEstimator):
         for kernel in several:
             if not (is_kernel(kernel) or (isinstance(kernel, str) and kernel in words)):
                 raise InputError(f"{name}={value!r}: use {listed}, or a GPyTorch kernel object.")
-
-    def _column_names(self) -> list[str]:
-        names = getattr(self, "feature_names_in_", None)
-        return [f"x{k}" for k in range(self.n_features_in_)] if names is None else list(names)
 
     def _finish(self, total: float) -> None:
         """Publish the parts, the report and at most one warning."""
@@ -275,7 +266,7 @@ class GPEstimator(RegressorMixin, Predictive, BaseEstimator):
         share[data.scaling.columns] = fit.relevance(len(data.scaling.columns))
         total = share.sum()
         share = share / total if total > 0 else share
-        return dict(zip(self._column_names(), share.tolist(), strict=True))
+        return dict(zip(seen_columns(self), share.tolist(), strict=True))
 
     @property
     def _is_1d(self) -> bool:
@@ -289,7 +280,7 @@ class GPEstimator(RegressorMixin, Predictive, BaseEstimator):
     def _inputs(self, X: Any) -> Array:
         check_is_fitted(self, "fit_report_")
         X = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
-        check_finite(X, "X", self._column_names())
+        check_finite(X, "X", seen_columns(self))
         return X
 
     def _tensor(self, X: Array, data: Prepared) -> Tensor:

@@ -128,6 +128,12 @@ def one_copy_variance(kappa: Tensor, c: Tensor, s: Tensor) -> _Variance:
     return _Variance(v, by_kappa, torch.where(twins, (v / s).square() * ratio, ratio))
 
 
+def one_copy_out(kappa: Tensor, c: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    r"""What :math:`\alpha` is multiplied by for the held-out residual, and the variance."""
+    v = one_copy_variance(kappa, c, s).v
+    return torch.where(c > 1.0, v / c, 1.0 / kappa), v
+
+
 def loo_density(f: Factored, rows: Rows, s: Tensor) -> Objective:
     r"""Negative log density of every row predicted from the others (of groups, where given).
 
@@ -217,9 +223,8 @@ def heldout(f: Factored, rows: Rows, s: Tensor) -> Heldout:
         S = block_inverses(f.A, rows.blocks())
         variance = S.diagonal() + s * (1.0 - 1.0 / c)
         return Heldout(S @ f.alpha, torch.ones_like(c), variance)
-    v, twins = one_copy_variance(f.kappa, c, s).v, c > 1.0
-    residual = torch.where(twins, f.alpha * v / c, f.alpha / f.kappa)
-    return Heldout(residual, torch.where(twins, v / s, torch.ones_like(s)), v)
+    factor, v = one_copy_out(f.kappa, c, s)
+    return Heldout(factor * f.alpha, torch.where(c > 1.0, v / s, torch.ones_like(s)), v)
 
 
 def _subtract_symmetric_outer(W: Tensor, u: Tensor, v: Tensor) -> None:

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Rows", "merge_rows"]
+__all__ = ["Rows", "group_blocks", "merge_rows"]
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,20 @@ class Rows:
         """Row numbers of each group, in order of group number."""
         if self.groups is None:
             return [torch.tensor([i], device=self.X.device) for i in range(len(self))]
-        order = torch.argsort(self.groups, stable=True)
-        _, counts = torch.unique_consecutive(self.groups[order], return_counts=True)
-        return list(torch.split(order, counts.tolist()))
+        return group_blocks(self.groups)
+
+
+def group_blocks(groups: Tensor) -> list[Tensor]:
+    """Row numbers of each group, in order of group number.
+
+    Examples
+    --------
+    >>> [block.tolist() for block in group_blocks(torch.tensor([1, 0, 1]))]
+    [[1], [0, 2]]
+    """
+    order = torch.argsort(groups, stable=True)
+    _, counts = torch.unique_consecutive(groups[order], return_counts=True)
+    return list(torch.split(order, counts.tolist()))
 
 
 @dataclass(frozen=True)

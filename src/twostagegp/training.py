@@ -145,12 +145,15 @@ class Problem:
         return [*self.kernel.bounds(), (floor, max(math.log(1e2), floor + 1.0))]
 
     def _objective(self, f: Factored, s: Tensor) -> Objective:
+        return self._objective_of(f, self.rows, s, self.R)
+
+    def _objective_of(self, f: Factored, rows: Rows, s: Tensor, R: Tensor | None) -> Objective:
         if self.objective == "nll":
-            return objectives.nll(f, self.rows, s)
+            return objectives.nll(f, rows, s)
         if self.objective == "loo":
-            return objectives.loo_density(f, self.rows, s)
-        assert self.R is not None
-        return objectives.heldout_variance(f, self.rows, s, self.R)
+            return objectives.loo_density(f, rows, s)
+        assert R is not None
+        return objectives.heldout_variance(f, rows, s, R)
 
     def __call__(self, parameters: Vector) -> tuple[float, Vector]:
         """Mean objective plus prior, and the gradient."""

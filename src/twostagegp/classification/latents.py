@@ -31,7 +31,7 @@ from torch import Tensor
 from twostagegp.kernels import Kernel, Vector
 from twostagegp.linalg import block_inverses, cholesky_solve, safe_cholesky, scaled_gram
 from twostagegp.objectives import Factored
-from twostagegp.rows import Rows
+from twostagegp.rows import Rows, group_blocks
 from twostagegp.training import ObjectiveName, Problem
 
 __all__ = ["CONSTANT", "LatentEngine", "LatentProblem", "LatentRows"]
@@ -78,6 +78,10 @@ class LatentRows:
         extra = self.extra[:, min(k, self.extra.shape[1] - 1)]
         return Rows(self.X, self.T[:, k], self.c, torch.zeros_like(self.c), extra, self.groups)
 
+    def blocks(self) -> list[Tensor] | None:
+        """Row numbers of each group, None without groups."""
+        return None if self.groups is None else group_blocks(self.groups)
+
     def subset(self, index: Tensor | NDArray[np.int64]) -> LatentRows:
         index = torch.as_tensor(index, device=self.X.device)
         groups = None if self.groups is None else self.groups[index]
@@ -101,41 +105,53 @@ class LatentProblem(Problem):
         latents, theta, noise = self.latents, parameters[:-1], math.exp(parameters[-1])
         covariance, saved = self.kernel.evaluate(latents.X, theta)
         K = covariance + self.constant
-        diagonal = K.diagonal().clone()
-        shared = latents.extra.shape[1] == 1
-        W, value, by_noise = torch.zeros_like(K), 0.0, 0.0
-        all_R, f = self.R, None
-        if shared and self.objective == "loo" and (latents.groups is not None or self.rows.plain):
-            s = noise + self.rows.extra
-            K.diagonal().add_(s / latents.c)
-            L, jitter = safe_cholesky(K)
-            self.jitter = max(self.jitter, jitter)
-            A = torch.cholesky_inverse(L)
-            value, W, direct = _joint_loo(A, A @ latents.T, self.rows, s)
-            by_noise = float((W.diagonal() / latents.c).sum()) + direct
-            classes: list[Rows] = []
+        one_matrix = latents.extra.shape[1] == 1
+        if (
+            one_matrix
+            and self.objective == "loo"
+            and (latents.groups is not None or self.rows.plain)
+        ):
+            value, W, by_noise = self._all_at_once(K, noise)
         else:
-            classes = self._classes
-        for k, rows in enumerate(classes):
-            s = noise + rows.extra
-            if f is None or not shared:
-                K.diagonal().copy_(diagonal + s / rows.c)
-                L, jitter = safe_cholesky(K)
-                self.jitter = max(self.jitter, jitter)
-                f = Factored(L, torch.cholesky_inverse(L), rows.t)
-            f = Factored(f.L, f.A, cholesky_solve(f.L, rows.t))
-            self.rows, self.R = rows, None if all_R is None else all_R[:, k]
-            result = self._objective(f, s)
-            W += result.W
-            value += result.value
-            by_noise += float((result.W.diagonal() / rows.c + result.g).sum())
-        self.R = all_R
+            value, W, by_noise = self._one_by_one(K, noise, one_matrix)
         by_theta = self.kernel.gradient(latents.X, theta, covariance, saved, W)
         gradient = np.append(by_theta, noise * by_noise)
         if self.use_prior:
             penalty, slope = self._prior(parameters)
             value, gradient = value + penalty, gradient + slope
         return value / self._total, gradient / self._total
+
+    def _factor(self, K: Tensor) -> Tensor:
+        L, jitter = safe_cholesky(K)
+        self.jitter = max(self.jitter, jitter)
+        return L
+
+    def _all_at_once(self, K: Tensor, noise: float) -> tuple[float, Tensor, float]:
+        """Value, W and the derivative by the noise, from one matrix and one formula."""
+        latents = self.latents
+        s = noise + self.rows.extra
+        K.diagonal().add_(s / latents.c)
+        A = torch.cholesky_inverse(self._factor(K))
+        value, W, direct = _joint_loo(A, A @ latents.T, self.rows, s)
+        return value, W, float((W.diagonal() / latents.c).sum()) + direct
+
+    def _one_by_one(self, K: Tensor, noise: float, one_matrix: bool) -> tuple[float, Tensor, float]:
+        """The same, class by class; where all have the same noise one factorisation serves."""
+        diagonal = K.diagonal().clone()
+        W, value, by_noise = torch.zeros_like(K), 0.0, 0.0
+        L = A = None
+        for k, rows in enumerate(self._classes):
+            s = noise + rows.extra
+            if L is None or A is None or not one_matrix:
+                K.diagonal().copy_(diagonal + s / rows.c)
+                L = self._factor(K)
+                A = torch.cholesky_inverse(L)
+            R = None if self.R is None else self.R[:, k]
+            result = self._objective_of(Factored(L, A, cholesky_solve(L, rows.t)), rows, s, R)
+            W += result.W
+            value += result.value
+            by_noise += float((result.W.diagonal() / rows.c + result.g).sum())
+        return value, W, by_noise
 
 
 def _joint_loo(A: Tensor, alpha: Tensor, rows: Rows, s: Tensor) -> tuple[float, Tensor, float]:

@@ -49,7 +49,7 @@ from twostagegp.crossfit import assign_folds
 from twostagegp.errors import NotFittableError, TwoStageGPError, TwoStageGPWarning
 from twostagegp.kernels import Kernel, Vector, make_kernel
 from twostagegp.linalg import block_inverses, safe_cholesky
-from twostagegp.objectives import one_copy_variance
+from twostagegp.objectives import one_copy_out
 
 __all__ = ["ClassMean", "Member", "Tried", "fit_class_mean", "heldout_latents", "kernel_choices"]
 
@@ -153,9 +153,7 @@ def heldout_latents(
     """
     if blocks is not None:
         return T - block_inverses(A, blocks) @ alpha
-    kappa, s = A.diagonal(), torch.full_like(c, noise)
-    v = one_copy_variance(kappa, c, s).v
-    factor = torch.where(c > 1.0, v / c, 1.0 / kappa)
+    factor, _ = one_copy_out(A.diagonal(), c, torch.full_like(c, noise))
     return T - factor[:, None] * alpha
 
 
@@ -177,8 +175,7 @@ class ExactRidge:
         del K
         A = torch.cholesky_inverse(L)
         self.alpha = A @ rows.T
-        blocks = None if rows.groups is None else rows.of(0).blocks()
-        latents = heldout_latents(A, self.alpha, rows.T, rows.c, noise, blocks)
+        latents = heldout_latents(A, self.alpha, rows.T, rows.c, noise, rows.blocks())
         self.heldout = latents.double().cpu().numpy()[sample]
 
     def predict(self, X: Array) -> Array:
@@ -268,7 +265,7 @@ def _rung_loss(engine: LatentEngine, ridge: _Ridge, codes: Index, weight: Array)
     K, _ = candidate.kernel.evaluate(rows.X, candidate.parameters[:-1])
     K += CONSTANT
     diagonal = K.diagonal().clone()
-    blocks = None if rows.groups is None else rows.of(0).blocks()
+    blocks = rows.blocks()
     groups = None if rows.groups is None else rows.groups.cpu().numpy()
     best, shift = math.inf, 0.0
     for factor in PENALTIES:

@@ -44,7 +44,8 @@ from twostagegp.classification.table import ClassTable
 from twostagegp.classification.views import View
 from twostagegp.kernels import Kernel, Vector
 from twostagegp.linalg import block_inverses, safe_cholesky
-from twostagegp.objectives import one_copy_variance
+from twostagegp.objectives import one_copy_out
+from twostagegp.rows import group_blocks
 from twostagegp.training import ObjectiveName, Training
 
 __all__ = ["ExactLatents", "LocalLatents", "TrainedKernel", "latent_rows", "train_latents"]
@@ -86,6 +87,10 @@ class TrainedKernel:
     def noise(self) -> float:
         """Noise variance that was learned, on top of the transform's."""
         return math.exp(self.parameters[-1])
+
+    def scaled_target(self, table: ClassTable) -> Tensor:
+        """Dirichlet targets less their centre, in units of the scale, shape (m, K)."""
+        return table.tensor((self.dirichlet.target(table.codes) - self.centre) / self.scale)
 
     def noises(self) -> tuple[float, float]:
         """Noise variance of a row for other classes and for its own."""
@@ -184,9 +189,9 @@ class ExactLatents:
             D.diagonal().add_(c[rows] / (s0 - s1))
             # A class may have no row here: none of weight, or none in a sample.
             self.factors.append(safe_cholesky(D)[0] if len(rows) else D)
-        target = trained.dirichlet.target(table.codes) - trained.centre
-        T = table.tensor(target / trained.scale)
-        self.alpha = torch.stack([self._times(k, T[:, k]) for k in range(table.n_classes)], dim=1)
+        self.T = trained.scaled_target(table)
+        parts = [self._times(k, self.T[:, k]) for k in range(table.n_classes)]
+        self.alpha = torch.stack(parts, dim=1)
 
     def _times(self, k: int, t: Tensor) -> Tensor:
         """A_k t."""
@@ -199,14 +204,8 @@ class ExactLatents:
         table, (s0, s1) = self.table, self.trained.noises()
         c = table.tensor(table.c)
         groups = table.group_tensor
-        blocks = None
-        if groups is not None:
-            order = torch.argsort(groups, stable=True)
-            _, counts = torch.unique_consecutive(groups[order], return_counts=True)
-            blocks = list(torch.split(order, counts.tolist()))
-        target = table.tensor(
-            (self.trained.dirichlet.target(table.codes) - self.trained.centre) / self.trained.scale
-        )
+        blocks = None if groups is None else group_blocks(groups)
+        target = self.T
         means, variances = torch.empty_like(target), torch.empty_like(target)
         for k, members in enumerate(self.members):
             B = torch.linalg.solve_triangular(self.factors[k], self.A[members], upper=False)
@@ -214,8 +213,7 @@ class ExactLatents:
             s[members] = s1
             if blocks is None:
                 kappa = self.A.diagonal() + B.square().sum(0)
-                v = one_copy_variance(kappa, c, s).v
-                factor = torch.where(c > 1.0, v / c, 1.0 / kappa)
+                factor, v = one_copy_out(kappa, c, s)
                 means[:, k] = target[:, k] - factor * self.alpha[:, k]
                 variances[:, k] = v - s
                 continue
@@ -282,8 +280,7 @@ class LocalLatents:
         noise = np.full((len(table), table.n_classes), s0)
         noise[np.arange(len(table)), table.codes] = s1
         self.noise = table.tensor(noise)
-        target = trained.dirichlet.target(table.codes) - trained.centre
-        self.T = table.tensor(target / trained.scale)
+        self.T = trained.scaled_target(table)
 
     def predict(self, X: Array) -> Array:
         """Means alone, shape (n, K)."""

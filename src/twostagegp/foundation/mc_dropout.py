@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import pairwise
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from torch import Tensor
 
 from twostagegp.errors import InputError, NumericalError
 from twostagegp.inputs import check_choice, check_finite, check_nonnegative, resolve_device
+from twostagegp.parameters import check_count, seen_columns
 
 __all__ = ["MCDropoutClassifier"]
 
@@ -131,7 +132,7 @@ class MCDropoutClassifier(ClassifierMixin, BaseEstimator):
         """
         self._check_parameters()
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_all_finite=False)
-        check_finite(X, "X", self._column_names())
+        check_finite(X, "X", seen_columns(self))
         check_classification_targets(y)
         weight = check_nonnegative(sample_weight, len(X), "sample_weight")
         weight = np.ones(len(X)) if weight is None else weight
@@ -155,7 +156,7 @@ class MCDropoutClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> Array:
         """Mean of the probabilities of ``n_samples`` networks, shape (n, K)."""
         X = self._checked(X)
-        self._check_count("n_samples", self.n_samples)
+        check_count("n_samples", self.n_samples)
         total = np.zeros((len(X), len(self.classes_)))
         for proba in self._sampled(X, int(self.n_samples), self._mask_seed):
             total += proba
@@ -180,7 +181,7 @@ class MCDropoutClassifier(ClassifierMixin, BaseEstimator):
         """
         X = self._checked(X)
         count = self.n_samples if n_samples is None else n_samples
-        self._check_count("n_samples", count)
+        check_count("n_samples", count)
         seed = self._mask_seed
         if random_state is not None:
             seed = int(check_random_state(random_state).randint(2**31 - 1))
@@ -191,13 +192,13 @@ class MCDropoutClassifier(ClassifierMixin, BaseEstimator):
 
     def _check_parameters(self) -> None:
         for name in ("epochs", "batch_size", "n_samples"):
-            self._check_count(name, getattr(self, name))
+            check_count(name, getattr(self, name))
         if self.hidden is not None and not isinstance(self.hidden, tuple | list):
             raise InputError(
                 f"hidden={self.hidden!r}: use a tuple of sizes such as (64,), or None."
             )
         for size in self.hidden or ():
-            self._check_count("hidden", size)
+            check_count("hidden", size)
         if not _is_number(self.dropout) or not 0.0 <= self.dropout < 1.0:
             raise InputError(f"dropout={self.dropout!r} must be at least 0 and below 1.")
         if not _is_number(self.lr) or not 0.0 < self.lr < math.inf:
@@ -206,19 +207,10 @@ class MCDropoutClassifier(ClassifierMixin, BaseEstimator):
             raise InputError(f"weight_decay={self.weight_decay!r} must not be negative.")
         check_choice("standardize", self.standardize, (True, False))
 
-    @staticmethod
-    def _check_count(name: str, value: Any) -> None:
-        if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-            raise InputError(f"{name}={value!r} must be a whole number of at least 1.")
-
-    def _column_names(self) -> list[str]:
-        names = getattr(self, "feature_names_in_", None)
-        return [f"x{k}" for k in range(self.n_features_in_)] if names is None else list(names)
-
     def _checked(self, X: Any) -> Array:
         check_is_fitted(self, "coefs_")
         X = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
-        check_finite(X, "X", self._column_names())
+        check_finite(X, "X", seen_columns(self))
         return (X - self._mean) / self._scale
 
     def _standardise(self, X: Array, weight: Array) -> None:
