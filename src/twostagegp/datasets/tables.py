@@ -1,7 +1,7 @@
-"""Benchmark tables with their standard splits, and the toy functions of the paper.
+"""Tables for regression, read from a folder of ``.npz`` files.
 
-:func:`load` reads a table from a folder of ``.npz`` files that the user has; nothing is downloaded.
-The folder is given, or named by the environment variable ``TWOSTAGEGP_DATA``. In it a table lies at
+:func:`load` reads a table from a folder that the user has; nothing is downloaded. The folder is
+given, or named by the environment variable ``TWOSTAGEGP_DATA``. In it a table lies at
 ``uci_small/<name>.npz`` or ``uci_large/<name>.npz`` (or flat, at ``<name>.npz``) and holds
 
 - ``X`` of shape (n, d) and ``y`` of shape (n,);
@@ -9,24 +9,35 @@ The folder is given, or named by the environment variable ``TWOSTAGEGP_DATA``. I
   ``test_k``, or as column k of a boolean array ``test_mask``;
 - ``feature_names``, and an array that says which rows belong together, where the table has them.
 
-:func:`toy` makes the two one-dimensional functions of the paper's Figures 2 and 6.
+Other arrays are left alone.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twostagegp.errors import InputError, TwoStageGPError
 
-__all__ = ["DatasetNotFoundError", "RegressionData", "load", "names", "toy"]
+__all__ = [
+    "FOLDER_VARIABLE",
+    "FULL",
+    "DatasetNotFoundError",
+    "RegressionData",
+    "load",
+    "names",
+    "own_file",
+    "unknown_name",
+]
 
 FOLDER_VARIABLE = "TWOSTAGEGP_DATA"
 
@@ -117,10 +128,20 @@ _SOURCES: Mapping[str, _Source] = {
         "uci_large/house_electric_part.npz", X="X_july2010", y="y_july2010"
     ),
 }
+#: The whole of tables of which the benchmarks have a part; :func:`twostagegp.datasets.fetch` makes
+#: them.
+FULL: Mapping[str, _Source] = {
+    "song": _Source("uci_large/song.npz"),
+    "house_electric": _Source("uci_large/house_electric.npz"),
+    "road3d": _Source("uci_large/road3d.npz", groups="road"),
+    "ctslice": _Source("uci_large/ctslice.npz", groups="patient"),
+}
 
 
 def names() -> list[str]:
-    """List the tables that :func:`load` knows, in alphabetical order.
+    """List the tables of the benchmarks, in alphabetical order.
+
+    :func:`load` reads these, and the ones of :func:`twostagegp.datasets.fetchable`.
 
     Examples
     --------
@@ -136,7 +157,7 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> RegressionD
     Parameters
     ----------
     name : str
-        One of :func:`names`.
+        One of :func:`names`, or of :func:`twostagegp.datasets.fetchable`.
     folder : path-like, optional
         The data folder; by default the one that ``TWOSTAGEGP_DATA`` names.
 
@@ -155,67 +176,39 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> RegressionD
     ...
     twostagegp.errors.InputError: unknown table 'concret'; did you mean 'concrete'? ...
     """
-    if name not in _SOURCES:
-        raise InputError(_unknown(name))
-    source = _SOURCES[name]
+    source = _source(name)
     path = _find(source.file, name, folder)
-    with np.load(path, allow_pickle=False) as arrays:
-        return _read(name, source, arrays, path)
+    try:
+        # Opened here: where the file is damaged, NumPy does not close it.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return _read(name, source, arrays, path)
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise InputError(f"{path} is damaged ({error}): replace it, or delete it.") from error
 
 
-def toy(
-    n: int = 30,
-    noise: float = 1.0,
-    random_state: int | np.random.Generator | None = 0,
-    kind: Literal["sine", "power"] = "sine",
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    r"""Draw the one-dimensional example of the paper's Figure 2 or 6.
-
-    .. math:: y = f(x) + \epsilon, \quad x \sim U[-5, 5], \quad
-              \epsilon \sim \mathcal{N}(0, \mathrm{noise}^2)
-
-    with f(x) = 3x + 2 sin 2πx for ``kind="sine"`` (Figure 2) and f(x) = 3 abs(x)^(3/2) + 2 sin 2πx
-    for ``kind="power"`` (Figure 6).
-
-    Parameters
-    ----------
-    n : int, default=30
-        Number of rows.
-    noise : float, default=1.0
-        Standard deviation of the noise; 0 gives f itself.
-    random_state : int, Generator or None, default=0
-        Seed of the draw.
-    kind : {"sine", "power"}, default="sine"
-        Which function.
-
-    Returns
-    -------
-    X : ndarray of shape (n, 1)
-    y : ndarray of shape (n,)
-
-    Examples
-    --------
-    >>> X, y = toy(n=5)
-    >>> X.shape, y.shape
-    ((5, 1), (5,))
-    """
-    if kind not in ("sine", "power"):
-        raise InputError(f"kind must be 'sine' or 'power', got {kind!r}")
-    if n < 1:
-        raise InputError(f"n must be at least 1, got {n}")
-    if not noise >= 0.0:  # written so that NaN is caught too
-        raise InputError(f"noise must not be negative, got {noise}")
-    rng = np.random.default_rng(random_state)
-    x = rng.uniform(-5.0, 5.0, size=n)
-    trend = 3.0 * x if kind == "sine" else 3.0 * np.abs(x) ** 1.5
-    y = trend + 2.0 * np.sin(2.0 * np.pi * x) + noise * rng.standard_normal(n)
-    return x[:, np.newaxis], y
+def own_file(name: str, folder: Path) -> tuple[Path, bool]:
+    """Where the table lies in a folder, or would lie, and whether it is there."""
+    try:
+        return _find(_source(name).file, name, folder), True
+    except DatasetNotFoundError:
+        return folder / _source(name).file, False
 
 
-def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, names(), n=3)
+def unknown_name(name: str, known: Iterable[str]) -> str:
+    """What to say about a name that is none of ours, with the nearest that are."""
+    near = difflib.get_close_matches(name, sorted(known), n=3)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    return f"unknown table {name!r}; {hint}datasets.names() lists all"
+    return (
+        f"unknown table {name!r}; {hint}datasets.names() lists all of the benchmarks, "
+        "datasets.fetchable() all that can be downloaded"
+    )
+
+
+def _source(name: str) -> _Source:
+    known = {**_SOURCES, **FULL}
+    if name not in known:
+        raise InputError(unknown_name(name, known))
+    return known[name]
 
 
 def _find(file: str, name: str, folder: str | os.PathLike[str] | None) -> Path:
