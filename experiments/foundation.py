@@ -30,6 +30,7 @@ is significant at 0.05. Logistic regression has no samples, and so no certain ro
 
     python -m experiments.foundation --sets breakhis,oct --models logistic,single,two_stage
     python -m experiments.foundation --device cuda
+    python -m experiments.foundation --quick
 
 One line a fit goes into ``foundation.jsonl`` as soon as it is done; what is there for the same
 ``--rows`` is not computed again. ``foundation.md`` and ``foundation.svg`` are made from that file.
@@ -560,7 +561,7 @@ def _line(record: Record) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing, then write page and picture; returns 1 if a fit failed, 2 if no data."""
-    given = _parser().parse_args(arguments)
+    given = _settings(_parser().parse_args(arguments))
     store = JsonLines(given.results / "foundation.jsonl", key=("set", "model", "seed", "rows"))
     failed = 0
     if not given.table_only:
@@ -586,19 +587,30 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m experiments.foundation",
         description="Classifiers on the features of frozen foundation models.",
     )
-    parser.add_argument("--sets", type=names(SETS), default=list(SETS))
+    parser.add_argument("--sets", type=names(SETS), help=f"default: {','.join(SETS)}")
     parser.add_argument("--models", type=names(MODELS), default=list(DEFAULT_MODELS))
-    parser.add_argument("--seeds", type=positive, default=5, help="the first so many splits")
-    parser.add_argument("--rows", type=positive, default=5000, help="training rows at most")
+    parser.add_argument("--seeds", type=positive, help="the first so many splits, default 5")
+    parser.add_argument("--rows", type=positive, help="training rows at most, default 5000")
+    parser.add_argument("--quick", action="store_true", help="one split of two sets, 300 rows")
     parser.add_argument("--jobs", type=positive, default=1, help="processes of one thread each")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=Path, help="folder of the results")
     parser.add_argument(
         "--cache", type=_outside, default=_user_cache(), help="folder of the encoded texts"
     )
     parser.add_argument("--table-only", action="store_true", help="no fits, only page and picture")
     parser.add_argument("--redo", action="store_true", help="fit again what is there already")
     return parser
+
+
+def _settings(given: argparse.Namespace) -> argparse.Namespace:
+    """What was not given: quick runs take images only, whose features need no encoder."""
+    images = [name for name, source in SETS.items() if not source.is_text]
+    given.sets = given.sets or (images if given.quick else list(SETS))
+    given.seeds = given.seeds or (1 if given.quick else 5)
+    given.rows = given.rows or (300 if given.quick else 5000)
+    given.results = given.results or (RESULTS / "quick" if given.quick else RESULTS)
+    return given
 
 
 def _user_cache() -> Path:

@@ -5,9 +5,15 @@ import numpy as np
 import pytest
 import torch
 
-from twostagegp import TwoStageGPRegressor, check_misspecification, search_kernel
+from twostagegp import (
+    TwoStageGPClassifier,
+    TwoStageGPRegressor,
+    check_misspecification,
+    search_kernel,
+)
 from twostagegp.batch_training import fit_batch
 from twostagegp.engines.neighbors import NeighborEngine
+from twostagegp.foundation import MCDropoutClassifier, TextEncoder
 from twostagegp.kernels import KERNELS, NamedKernel, WrappedKernel
 from twostagegp.neighbors import BoxIndex, BruteIndex, TreeIndex
 from twostagegp.problem_batch import Extras, ProblemBatch
@@ -158,3 +164,44 @@ def test_a_fit_on_neighbours(method):
     m_gpu, s_gpu = gpu.predict(X[:200] + 0.01, return_std=True)
     np.testing.assert_allclose(m_gpu, m_cpu, atol=0.02)
     np.testing.assert_allclose(s_gpu, s_cpu, rtol=0.05)
+
+
+def classes(n=240, n_classes=3):
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(n, 3))
+    X[:10] = X[10:20]  # repeats
+    latent = np.column_stack([np.sin(2 * X[:, 0]), X[:, 1], np.zeros(n)])[:, :n_classes]
+    y = (3 * latent + rng.gumbel(size=latent.shape)).argmax(1)
+    return X, np.array(["a", "b", "c"])[y]
+
+
+@pytest.mark.parametrize("groups", [False, True], ids=["rows", "groups"])
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("method", ["exact", "neighbors"])
+def test_a_classifier(method, n_classes, groups):
+    X, y = classes(n_classes=n_classes)
+    given = {"groups": np.arange(len(y)) // 4} if groups else {}
+    options = {"method": method, "kernels": ("rbf", "matern32"), "random_state": 0}
+    fits = [
+        TwoStageGPClassifier(device=device, **options).fit(X, y, **given)
+        for device in ("cpu", "cuda")
+    ]
+    on_cpu, on_gpu = (fit.predict_proba(X[:100] + 0.1) for fit in fits)
+    assert fits[1].fit_report_.device == "cuda"
+    np.testing.assert_allclose(on_gpu, on_cpu, atol=0.02)
+    assert (fits[0].predict_certainty(X) == fits[1].predict_certainty(X)).mean() > 0.97
+
+
+def test_monte_carlo_dropout():
+    X, y = classes()
+    model = MCDropoutClassifier(device="cuda", random_state=0).fit(X, y)
+    again = MCDropoutClassifier(device="cuda", random_state=0).fit(X, y)
+    np.testing.assert_allclose(model.predict_proba(X), again.predict_proba(X), atol=1e-6)
+    assert model.score(X, y) > 0.5
+
+
+def test_a_text_encoder():
+    pytest.importorskip("transformers")
+    texts = ["fever after the second dose", "no adverse event"]
+    found = [TextEncoder(device=device).transform(texts) for device in ("cpu", "cuda")]
+    np.testing.assert_allclose(found[1], found[0], atol=1e-5)
