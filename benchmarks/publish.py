@@ -1,4 +1,4 @@
-"""Copy the tables of the benchmarks and experiments into the README and the documentation.
+"""Copy tables and pictures of the benchmarks and experiments into README and documentation.
 
 A page names what it wants between two comments, ``<!-- begin NAME: SECTION | SECTION -->`` and
 ``<!-- end NAME -->``; this program replaces everything between them by the sections of
@@ -28,7 +28,11 @@ PAGES = (
     "docs/foundation.md",
     "docs/kernel_search.md",
     "docs/large_tables.md",
+    "docs/paper.md",
+    "docs/paper/theory.md",
 )
+#: Pictures of these pages, beside them in the documentation.
+PICTURES = ("ablation", "contours", "figure4", "table2", "theory", "toys")
 _MARKED = re.compile(
     r"(?P<begin><!-- begin (?P<name>\w+)(?:: (?P<wanted>.*?))? -->\n).*?"
     r"(?P<end><!-- end (?P=name) -->)",
@@ -72,7 +76,10 @@ def _after_heading(text: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fill every page; returns 0."""
+    """Copy every picture and fill every page; returns 0."""
+    for name in PICTURES:
+        drawn = (RESULTS[1] / f"{name}.svg").read_text(encoding="utf-8")
+        write_whole(ROOT / "docs" / "paper" / f"{name}.svg", drawn)
     for name in PAGES:
         path = ROOT / name
         write_whole(path, fill(path.read_text(encoding="utf-8"), *RESULTS))

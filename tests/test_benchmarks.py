@@ -433,3 +433,7 @@ def test_published_pages_hold_what_the_results_say():
         assert publish.fill(text, *publish.RESULTS) == text, (
             f"run python -m benchmarks.publish ({name})"
         )
+    for name in publish.PICTURES:
+        drawn = publish.RESULTS[1] / f"{name}.svg"
+        copied = publish.ROOT / "docs" / "paper" / f"{name}.svg"
+        assert copied.read_text(encoding="utf-8") == drawn.read_text(encoding="utf-8"), name
