@@ -28,6 +28,7 @@ from twostagegp.classification.table import ClassTable, make_table
 from twostagegp.engines.exact import check_memory, exact_bytes
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.estimator import is_kernel
+from twostagegp.files.savable import Savable
 from twostagegp.inputs import (
     check_choice,
     check_finite,
@@ -105,7 +106,7 @@ class ClassReport:
         )
 
 
-class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
+class TwoStageGPClassifier(ClassifierMixin, Savable, BaseEstimator):
     r"""Gaussian process classification in two stages, with probabilities that can be trusted.
 
     Labels become regression targets by the Dirichlet transform, one latent function a class. A

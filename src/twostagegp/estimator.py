@@ -22,6 +22,7 @@ from torch import Tensor
 
 from twostagegp.distribution import Predictive, check_covariance_size
 from twostagegp.errors import InputError, TwoStageGPWarning
+from twostagegp.files.savable import Savable
 from twostagegp.fit_report import FitReport
 from twostagegp.inputs import (
     Prepared,
@@ -112,7 +113,7 @@ class GaussianFit:
         return C
 
 
-class GPEstimator(RegressorMixin, Predictive, BaseEstimator):
+class GPEstimator(RegressorMixin, Predictive, Savable, BaseEstimator):
     """Base of the regressors; not for direct use."""
 
     training: Training | None
