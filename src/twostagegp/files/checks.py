@@ -41,7 +41,8 @@ def _require(fine: bool, what: str) -> None:
 def check_rows(rows: Any) -> None:
     """Rows of one length, one float type and one device."""
     X = rows.X
-    _require(X.ndim == 2 and X.dtype in _FLOATS, f"rows of shape {tuple(X.shape)}, {X.dtype}")
+    fine = X.ndim == 2 and len(X) >= 1 and X.dtype in _FLOATS
+    _require(fine, f"rows of shape {tuple(X.shape)}, {X.dtype}")
     for name in ("t", "c", "q", "extra"):
         value = getattr(rows, name)
         _require(

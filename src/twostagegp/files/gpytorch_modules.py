@@ -132,7 +132,7 @@ def make_module(node: Any, tensor: Callable[[Any], torch.Tensor], depth: int = 0
         (arguments["base_kernel"],) = parts
     elif node["ard"] is not None:
         arguments["ard_num_dims"] = min(int(node["ard"]), 1 << 20)
-    module = _class(name)(**arguments).double()
+    module = _class(name)(**arguments)
     for key, kind, low, high in node["constraints"]:
         if key in module._constraints and kind in _CONSTRAINTS:
             made = getattr(gpytorch.constraints, kind)
@@ -146,4 +146,7 @@ def make_module(node: Any, tensor: Callable[[Any], torch.Tensor], depth: int = 0
             raise ModelFileError(f"a {name} with a parameter {key!r} that it does not have")
         known.data = given.detach().clone()
         known.requires_grad_(learned is True)
+        bound = module._constraints.get(f"{key}_constraint")
+        if bound is not None:
+            bound.to(given.dtype)
     return module

@@ -152,14 +152,16 @@ def _try(model: Any) -> None:
     if names is not None:
         row = pd.DataFrame(row, columns=names)
     if hasattr(model, "predict_proba"):
-        fine = model.predict_proba(row).shape == (1, len(model.classes_))
+        answers = [model.predict_proba(row)]
+        shape: tuple[int, ...] = (1, len(model.classes_))
     elif hasattr(model, "estimators_"):
-        fine = model.predict_interval(row).shape == (1, 2)
+        answers, shape = [model.predict(row)], (1,)
     else:
-        mean, std = model.predict(row, return_std=True)
-        fine = len(mean) == 1 and mean.shape == std.shape
+        answers = list(model.predict(row, return_std=True))
+        shape = (1, *answers[0].shape[1:])
+    fine = all(each.shape == shape and np.isfinite(each).all() for each in answers)
     if not fine:
-        raise ModelFileError("its predictions have another shape.")
+        raise ModelFileError("its predictions are of another shape, or not finite.")
 
 
 _READERS: dict[int, Callable[[Mapping[str, Any], Mapping[str, bytes], Any], Any]] = {1: _read_1}
