@@ -187,6 +187,15 @@ def test_a_classifier_comes_back_as_it_was(models, name, include_factors, tmp_pa
     assert loaded.search_ == model.search_
 
 
+def test_labels_keep_their_type(tmp_path):
+    for labels in (LABELS.astype("U30"), Y > 0, np.where(Y > 0, 7, -1), np.where(Y > 0, 0.5, 2.0)):
+        model = TwoStageGPClassifier(stages=1, kernels=("rbf",), random_state=0).fit(X, labels)
+        model.save(tmp_path / "model")
+        classes = twostagegp.load(tmp_path / "model").classes_
+        assert classes.dtype == model.classes_.dtype
+        np.testing.assert_array_equal(classes, model.classes_)
+
+
 def test_cv_plus_comes_back_with_all_its_refits(tmp_path):
     inner = ExactGPRegressor(random_state=0)
     for estimator in (inner, Ridge(), short_regressor(mean="rbf", calibration="scale")):

@@ -8,6 +8,7 @@ anything is computed.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ __all__ = ["Decoder"]
 
 #: Depth of lists and tables inside of one field.
 _DEPTH = 24
+_TEXT_TYPE = re.compile(r"[<>]U(\d{1,5})")
 _FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _SCALARS = (str, int, float, bool, type(None))
 
@@ -158,10 +160,12 @@ class Decoder:
         kind = node.get("type")
         if not all(isinstance(text, str) for text in texts) or not isinstance(kind, str):
             raise _bad("texts that are none")
-        made = np.array(texts, dtype=object if kind == "object" else str)
-        if kind != "object" and made.dtype.str != kind and len(texts):
+        if kind == "object":
+            return np.array(texts, dtype=object)
+        width = _TEXT_TYPE.fullmatch(kind)
+        if width is None or int(width[1]) < max(map(len, texts), default=0):
             raise _bad("texts of another length")
-        return made
+        return np.array(texts, dtype=f"U{width[1]}")
 
     def _device(self, node: dict[str, Any], depth: int) -> torch.device:
         return torch.device("cpu") if node["device"] == "cpu" else self.device
