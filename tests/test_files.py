@@ -188,7 +188,7 @@ def test_a_classifier_comes_back_as_it_was(models, name, include_factors, tmp_pa
 
 
 def test_labels_keep_their_type(tmp_path):
-    for labels in (LABELS.astype("U30"), Y > 0, np.where(Y > 0, 7, -1), np.where(Y > 0, 0.5, 2.0)):
+    for labels in (LABELS.astype("U30"), Y > 0, np.where(Y > 0, 7, -1), np.where(Y > 0, 1.0, 2.0)):
         model = TwoStageGPClassifier(stages=1, kernels=("rbf",), random_state=0).fit(X, labels)
         model.save(tmp_path / "model")
         classes = twostagegp.load(tmp_path / "model").classes_
