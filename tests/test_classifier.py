@@ -498,6 +498,16 @@ def test_neighbours_are_taken_above_a_number_of_rows(monkeypatch):
     assert report.method_reason == "60 distinct rows, more than 50"
 
 
+def test_wide_tables_stay_exact_for_longer(monkeypatch):
+    monkeypatch.setitem(EXACT_ROWS, "cpu", 50)
+    monkeypatch.setattr("twostagegp.classifier.EXACT_ROWS_WIDE", 70)
+    X, y, _ = blobs(80, 2)
+    wide = np.hstack([X, np.random.default_rng(0).normal(size=(80, 40))])
+    model = TwoStageGPClassifier(**RIDGE, device="cpu")
+    assert model.fit(wide[:60], y[:60]).fit_report_.method == "exact"
+    assert model.fit(wide, y).fit_report_.method_reason == "80 distinct rows, more than 70"
+
+
 def test_held_out_rows_of_a_large_table_are_a_sample(monkeypatch):
     monkeypatch.setattr("twostagegp.classification.fit.SAMPLE_ROWS", 40)
     monkeypatch.setattr("twostagegp.classification.fit.CHOICE_ROWS", 30)

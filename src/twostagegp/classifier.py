@@ -25,6 +25,7 @@ from twostagegp.classification.probability import (
     sampled_softmax,
 )
 from twostagegp.classification.table import ClassTable, make_table
+from twostagegp.classification.views import MANY_COLUMNS
 from twostagegp.engines.exact import check_memory, exact_bytes
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.estimator import is_kernel
@@ -53,6 +54,8 @@ Array = NDArray[np.float64]
 
 #: Distinct rows above which "auto" takes neighbours on a CPU, and on a GPU.
 EXACT_ROWS = {"cpu": 6000, "cuda": 30_000}
+#: The same on a CPU for tables as wide as embeddings: neighbours there are far and slow to find.
+EXACT_ROWS_WIDE = 12_000
 #: Rows predicted at a time.
 _CHUNK_ROWS = 1 << 14
 
@@ -334,6 +337,8 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
         if self.method != "auto":
             return self.method, "asked for"
         most = EXACT_ROWS.get(table.device.type, EXACT_ROWS["cpu"])
+        if len(table.views[0].columns) > MANY_COLUMNS:
+            most = max(most, EXACT_ROWS_WIDE)
         if m > most:
             return "neighbors", f"{m} distinct rows, more than {most}"
         needed, available = exact_bytes(m, itemsize), available_bytes(table.device)
