@@ -1,0 +1,382 @@
+"""Columns with an order: numbers, booleans, ordered categories, durations and dates.
+
+Each becomes one or more numbers a row. A gap becomes the training median of each of these numbers,
+and where the training rows had gaps, one more column says so (1 for a gap, else 0).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from twostagegp.errors import InputError
+
+__all__ = [
+    "BooleanColumn",
+    "DateColumn",
+    "DurationColumn",
+    "EmptyColumn",
+    "NumberColumn",
+    "NumericColumn",
+    "OrderedColumn",
+    "shown",
+    "weighted_median",
+]
+
+Array = NDArray[np.float64]
+
+_DAY = pd.Timedelta(days=1)
+#: Periods of the cycles of a date, in days.
+CYCLES = {"year": 365.2425, "week": 7.0, "day": 1.0}
+
+
+def weighted_median(values: Array, weight: Array) -> float:
+    """Median of values that count ``weight`` times each; 0 where there are none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> weighted_median(np.array([1.0, 2.0, 9.0]), np.array([1.0, 1.0, 2.0]))
+    5.5
+    """
+    if len(values) == 0:
+        return 0.0
+    if (weight == weight[0]).all():
+        return float(np.median(values))
+    order = np.argsort(values, kind="stable")
+    below = np.cumsum(weight[order])
+    half = below[-1] / 2.0
+    low = int(np.searchsorted(below, half))
+    high = min(low + 1, len(values) - 1) if below[low] == half else low
+    return float(0.5 * values[order[low]] + 0.5 * values[order[high]])
+
+
+def shown(values: Sequence[Any], most: int = 5) -> str:
+    """The first few values, for a message."""
+    texts = [text if len(text) <= 40 else f"{text[:37]}...'" for text in map(repr, values[:most])]
+    more = len(values) - most
+    return ", ".join(texts) + (f" and {more} more" if more > 0 else "")
+
+
+class NumericColumn:
+    """A column that becomes ``parts`` numbers a row, and perhaps an indicator of gaps."""
+
+    kind = "number"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.dtype: Any = None
+        self.fill: Array = np.zeros(0)
+        self.indicator = False
+
+    # --- what a kind of column says about itself --------------------------------------------------
+
+    @property
+    def parts(self) -> list[str]:
+        """Names of the numbers, without the indicator."""
+        return [self.name]
+
+    def learn(self, series: pd.Series) -> None:
+        """Whatever the numbers depend on, from the training rows."""
+
+    def raw(self, series: pd.Series, notes: list[str]) -> Array:
+        """The numbers, shape (n, parts), NaN where there is a gap."""
+        return _as_numbers(series, self.name)[:, None]
+
+    def restored(self, values: Array) -> Any:
+        """Values of the column from its numbers, NaN for gaps, shape (n, parts)."""
+        return values[:, 0]
+
+    @property
+    def became(self) -> str:
+        """What the column became, in words."""
+        return "as it is"
+
+    # --- common to all ----------------------------------------------------------------------------
+
+    @property
+    def plain(self) -> bool:
+        """Whether this is a column of numbers that nothing happens to."""
+        return type(self) is NumberColumn and not self.indicator
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the encoded columns."""
+        return [*self.parts, f"{self.name} is missing"] if self.indicator else self.parts
+
+    def fit(self, series: pd.Series, weight: Array) -> NumericColumn:
+        """Learn from the training rows."""
+        self.dtype = series.dtype
+        self.learn(series)
+        numbers = self.raw(series, [])
+        self.indicator = bool(np.isnan(numbers).any())
+        finite = np.isfinite(numbers)
+        self.fill = np.array(
+            [
+                weighted_median(part[known], weight[known])
+                for part, known in zip(numbers.T, finite.T, strict=True)
+            ]
+        )
+        return self
+
+    def encode(self, series: pd.Series, notes: list[str]) -> Array:
+        """Numbers without gaps, shape (n, len(names)); what is worth a warning goes to notes."""
+        numbers = self.raw(series, notes)
+        gaps = np.isnan(numbers[:, 0])
+        if not gaps.any() and not self.indicator:
+            return numbers
+        filled = np.where(np.isnan(numbers), self.fill, numbers)
+        if self.indicator:
+            return np.column_stack([filled, gaps])
+        notes.append(
+            f"column {self.name!r} has {int(gaps.sum())} missing or unknown value(s), and had none "
+            "in fit: the training median takes their place"
+        )
+        return filled
+
+    def decode(self, numbers: Array) -> Any:
+        """The user's values from the encoded ones."""
+        values = np.array(numbers[:, : len(self.parts)], dtype=np.float64)
+        if self.indicator:
+            values[numbers[:, -1] > 0.5] = np.nan
+        return self.restored(values)
+
+    def describe(self) -> str:
+        """What the column became, gaps included."""
+        if not self.indicator:
+            return self.became
+        middle = self.decode(np.append(self.fill, 0.0)[None])[0]
+        middle = f"{middle:.4g}" if isinstance(middle, float) else middle
+        return f"{self.became}; gaps become the median, {middle}, and an indicator"
+
+
+class NumberColumn(NumericColumn):
+    """Numbers, as they are."""
+
+
+class EmptyColumn(NumericColumn):
+    """Nothing but gaps in the training rows: a constant, whatever comes later."""
+
+    kind = "empty"
+
+    def raw(self, series: pd.Series, notes: list[str]) -> Array:
+        """Zeros."""
+        return np.zeros((len(series), 1))
+
+    def restored(self, values: Array) -> Any:
+        """Gaps."""
+        return np.full(len(values), np.nan)
+
+    @property
+    def became(self) -> str:
+        """Nothing."""
+        return "every value is missing: not used"
+
+
+class BooleanColumn(NumericColumn):
+    """False is 0, true is 1."""
+
+    kind = "boolean"
+
+    def raw(self, series: pd.Series, notes: list[str]) -> Array:
+        """Zeros and ones."""
+        return _as_numbers(series, self.name, "true or false")[:, None]
+
+    def restored(self, values: Array) -> Any:
+        """True from one half on; pandas' nullable booleans where there are gaps."""
+        truth = pd.array(values[:, 0] >= 0.5, dtype="boolean")
+        gaps = np.isnan(values[:, 0])
+        truth[gaps] = pd.NA
+        return truth if gaps.any() else truth.to_numpy(dtype=bool)
+
+    @property
+    def became(self) -> str:
+        """Two numbers."""
+        return "0 for false, 1 for true"
+
+
+class OrderedColumn(NumericColumn):
+    """An ordered category: the place of its level in the order, from 0."""
+
+    kind = "ordered category"
+
+    def learn(self, series: pd.Series) -> None:
+        """The order, levels without a row included."""
+        self.levels = list(series.cat.categories)
+
+    def raw(self, series: pd.Series, notes: list[str]) -> Array:
+        """Places; a level that fit did not know counts as a gap."""
+        codes, found = pd.factorize(series)
+        place = {level: float(k) for k, level in enumerate(self.levels)}
+        unknown = [level for level in found if level not in place]
+        if unknown:
+            notes.append(
+                f"column {self.name!r} holds levels without a place in the order of fit: "
+                f"{shown(unknown)}; they are taken as missing"
+            )
+        places = np.array([*(place.get(level, np.nan) for level in found), np.nan])
+        return places[codes][:, None]  # code -1, a gap, is the last
+
+    def restored(self, values: Array) -> Any:
+        """The nearest level."""
+        gaps = np.isnan(values[:, 0])
+        nearest = np.clip(np.rint(np.where(gaps, 0.0, values[:, 0])), 0, len(self.levels) - 1)
+        codes = np.where(gaps, -1, nearest).astype(np.int64)
+        return pd.Categorical.from_codes(codes, dtype=self.dtype)
+
+    @property
+    def became(self) -> str:
+        """The range of places."""
+        last = len(self.levels) - 1
+        return f"its place in the order, 0 ({self.levels[0]}) to {last} ({self.levels[-1]})"
+
+
+class DurationColumn(NumericColumn):
+    """A length of time, in days."""
+
+    kind = "duration"
+
+    @property
+    def parts(self) -> list[str]:
+        """One number."""
+        return [f"{self.name}: days"]
+
+    def raw(self, series: pd.Series, notes: list[str]) -> Array:
+        """Days."""
+        if not pd.api.types.is_timedelta64_dtype(series.dtype):
+            series = _converted(series, self.name, pd.to_timedelta, "durations")
+        durations: Any = series
+        days: Array = (durations / _DAY).to_numpy(dtype=np.float64, na_value=np.nan)
+        return days[:, None]
+
+    def restored(self, values: Array) -> Any:
+        """Durations."""
+        return pd.to_timedelta(values[:, 0], unit="D")
+
+    @property
+    def became(self) -> str:
+        """The unit."""
+        return "days"
+
+
+class DateColumn(NumericColumn):
+    """Days since the first training date, and where on the cycles of year, week and day.
+
+    A cycle takes part where the training dates span at least one period of it and lie on more
+    than one place of it.
+    """
+
+    kind = "date"
+
+    def learn(self, series: pd.Series) -> None:
+        """First date, time zone and cycles."""
+        dates = self._dates(series)
+        self.zone = dates.dt.tz
+        self.start, self.end = dates.min(), dates.max()
+        span = (self.end - self.start) / _DAY
+        self.cycles = [
+            cycle
+            for cycle, period in CYCLES.items()
+            if span >= period and np.nanstd(_phase(dates, cycle)) > 1e-9
+        ]
+
+    @property
+    def parts(self) -> list[str]:
+        """Days, then a sine and a cosine a cycle."""
+        waves = [f"{self.name}: {cycle} ({f})" for cycle in self.cycles for f in ("sin", "cos")]
+        return [f"{self.name}: days", *waves]
+
+    def raw(self, series: pd.Series, notes: list[str]) -> Array:
+        """Days elapsed by the clock of the world, cycles by that of the column's time zone."""
+        dates = self._dates(series)
+        if (dates.dt.tz is None) != (self.zone is None):
+            has, had = ("no", "one") if dates.dt.tz is None else ("a", "none")
+            raise InputError(
+                f"column {self.name!r} has {has} time zone, and had {had} in fit; use "
+                "dt.tz_localize(...) to give it one, dt.tz_localize(None) to take it off."
+            )
+        if self.zone is not None:
+            dates = dates.dt.tz_convert(self.zone)
+        numbers = [((dates - self.start) / _DAY).to_numpy(dtype=np.float64, na_value=np.nan)]
+        for cycle in self.cycles:
+            angle = 2.0 * np.pi * _phase(dates, cycle)
+            numbers += [np.sin(angle), np.cos(angle)]
+        return np.column_stack(numbers)
+
+    def restored(self, values: Array) -> Any:
+        """Dates, from the days."""
+        return self.start + pd.to_timedelta(values[:, 0], unit="D")
+
+    @property
+    def became(self) -> str:
+        """First date and cycles."""
+        cycles = f", sine and cosine of {', '.join(self.cycles)}" if self.cycles else ""
+        return f"days since {self.start}{cycles}"
+
+    def _dates(self, series: pd.Series) -> Any:
+        if isinstance(series.dtype, pd.PeriodDtype):
+            return series.dt.to_timestamp()
+        if pd.api.types.is_datetime64_any_dtype(series.dtype):
+            return series
+        return _converted(series, self.name, pd.to_datetime, "dates")
+
+
+def _phase(dates: Any, cycle: str) -> Array:
+    """Place on a cycle, from 0 to 1, by the local clock."""
+    clock = dates.dt
+    midnight = clock.tz_localize(None).dt.normalize()
+    of_day = (clock.tz_localize(None) - midnight) / _DAY
+    if cycle == "day":
+        phase = of_day
+    elif cycle == "week":
+        phase = (clock.day_of_week + of_day) / 7.0
+    else:
+        phase = (clock.day_of_year - 1 + of_day) / (365.0 + clock.is_leap_year)
+    return phase.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def _converted(series: pd.Series, name: str, convert: Any, what: str) -> Any:
+    """Objects as dates or durations; text is not read, for it can be read in more than one way."""
+    texts = [value for value in series if isinstance(value, str | int | float) and value == value]
+    if texts:
+        raise InputError(
+            f"column {name!r} held {what} in fit, and now {texts[0]!r}; convert it first, for "
+            f"example with pandas.{convert.__name__}."
+        )
+    try:
+        return convert(series)
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            f"column {name!r} cannot be read as {what} ({error}); convert it first, for example "
+            f"with pandas.{convert.__name__}."
+        ) from error
+
+
+def _as_numbers(series: pd.Series, name: str, what: str = "numbers") -> Array:
+    dtype = series.dtype
+    if pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype):
+        with contextlib.suppress(ValueError, TypeError):  # categories of numbers
+            return series.to_numpy(dtype=np.float64, na_value=np.nan)
+    objects = series.astype(object)
+    objects = objects.where(~objects.isna(), np.nan)
+    try:
+        return objects.to_numpy(dtype=np.float64)
+    except (ValueError, TypeError) as error:
+        row = next(row for row, value in enumerate(objects) if not _is_number(value))
+        raise InputError(
+            f"column {name!r} held {what} in fit, and now {objects.iloc[row]!r} in row {row}; "
+            "convert it, or fit again."
+        ) from error
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (ValueError, TypeError):
+        return False
+    return True
