@@ -8,6 +8,8 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -415,15 +417,19 @@ class TestLevels:
         assert text.count("'teal'") == 1
         assert "column 'c' holds levels not seen in fit: 'teal', 'pink'" in text
         assert "none of the known levels" in text
+        # Named once: only what is new is worth another warning.
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            encoder.transform(pd.DataFrame({"c": ["teal", "pink"]}))
+        text = message(encoder, pd.DataFrame({"c": ["teal", "mauve"]}))
+        assert "'teal'" not in text
+        assert "'mauve'" in text
 
     def test_unseen_levels_join_the_pooled_ones(self):
         encoder = TableEncoder().fit(pd.DataFrame({"c": [*colors(), "rare"]}))
         new = pd.DataFrame({"c": ["teal", "rare", None]})
         assert "pooled" in message(encoder, new)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            Z = encoder.transform(new)
-        np.testing.assert_array_equal(Z, [[0, 0, 0, 1]] * 3)
+        np.testing.assert_array_equal(encoder.transform(new), [[0, 0, 0, 1]] * 3)
 
     def test_other_sets_of_categories(self):
         frame = pd.DataFrame({"c": pd.Categorical(colors())})
@@ -696,3 +702,71 @@ class TestEstimators:
         before = frame.copy(deep=True)
         quick().fit(frame, target(frame)).predict(frame)
         pd.testing.assert_frame_equal(frame, before)
+
+
+def any_column(rng, kind, n):
+    """A column of one kind, some of it missing."""
+    values = {
+        "number": lambda: pd.Series(rng.normal(size=n)),
+        "integer": lambda: pd.Series(pd.array(rng.integers(-3, 3, n), dtype="Int64")),
+        "boolean": lambda: pd.Series(pd.array(rng.random(n) < 0.5, dtype="boolean")),
+        "object": lambda: pd.Series(rng.random(n) < 0.5).astype(object),
+        "text": lambda: pd.Series(rng.choice(["a", "b", "", "Ünï"], n)),
+        "category": lambda: pd.Series(pd.Categorical(rng.integers(0, 5, n), range(7))),
+        "ordered": lambda: pd.Series(pd.Categorical(rng.choice(list("abc"), n), ordered=True)),
+        "date": lambda: pd.Series(
+            pd.Timestamp("1999-12-31 23:59") + pd.to_timedelta(rng.uniform(0, 3, n) ** 6, unit="D")
+        ),
+        "zone": lambda: pd.Series(
+            pd.Timestamp("2024-03-30", tz="Europe/Paris")
+            + pd.to_timedelta(rng.integers(0, 50, n), unit="h")
+        ),
+        "duration": lambda: pd.Series(pd.to_timedelta(rng.normal(size=n), unit="h")),
+        "constant": lambda: pd.Series(["same"] * n),
+    }[kind]()
+    return values.where(rng.random(n) >= rng.choice([0.0, 0.0, 0.2, 1.0]))
+
+
+KINDS = ["number", "integer", "boolean", "object", "text", "category", "ordered", "date", "zone",
+         "duration", "constant"]  # fmt: skip
+
+
+@st.composite
+def frames(draw):
+    kinds = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=6))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    n = draw(st.integers(3, 25))
+    return pd.DataFrame({f"{k} {kind}": any_column(rng, kind, n) for k, kind in enumerate(kinds)})
+
+
+fuzz = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+@fuzz
+@given(frames())
+def test_there_and_back_and_there_again(frame):
+    encoder = TableEncoder(min_rows=1).fit(frame)
+    Z = encoder.transform(frame)
+    assert np.isfinite(Z).all()
+    assert Z.shape == (len(frame), len(encoder.names))
+    back = encoder.inverse_transform(Z)
+    assert back.isna().to_numpy().tolist() == frame.isna().to_numpy().tolist()
+    np.testing.assert_allclose(encoder.transform(back), Z, atol=1e-6)
+
+
+@settings(fuzz, max_examples=25)
+@given(frames())
+def test_models_survive_any_small_frame(frame):
+    y = np.arange(len(frame)) % 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TwoStageGPWarning)
+        mean, std = exact().fit(frame, y).predict(frame.iloc[::-1], return_std=True)
+        assert np.isfinite(mean).all()
+        assert (std > 0.0).all()
+        part = exact().fit(frame.iloc[:-1], y[:-1]).predict(frame.iloc[-1:])
+        assert np.isfinite(part).all()

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from twostagegp.columns.numbers import shown
+from twostagegp.columns.numbers import add_note, first_time, shown
 
 __all__ = ["CategoryColumn"]
 
@@ -42,6 +42,7 @@ class CategoryColumn:
     def __init__(self, name: str, kind: str, max_levels: int, min_rows: float) -> None:
         self.name, self.kind = name, kind
         self.max_levels, self.min_rows = max_levels, min_rows
+        self.told: set[Any] = set()
 
     def fit(self, series: pd.Series, weight: Array) -> CategoryColumn:
         """Learn the levels from the training rows."""
@@ -77,21 +78,24 @@ class CategoryColumn:
         own = {level: k for k, level in enumerate(self.levels)}
         return own | dict.fromkeys(self.pooled, len(self.levels))
 
-    def encode(self, series: pd.Series, notes: list[str]) -> Array:
-        """Zeros and ones, shape (n, len(names)); what is worth a warning goes to notes."""
+    def encode(self, series: pd.Series, notes: list[str] | None) -> Array:
+        """Zeros and ones, shape (n, len(names)).
+
+        What is worth a warning goes to notes, once in the life of the rule.
+        """
         codes, found = pd.factorize(series)
         places = self._places
         stranger = len(self.levels) if self.pooled else -1
         gap = len(self.levels) + bool(self.pooled) if self.missing else stranger
         taken = "one of the pooled rare levels" if self.pooled else "none of the known levels"
-        unseen = [level for level in found if level not in places]
+        unseen = first_time([level for level in found if level not in places], self.told, notes)
         if unseen:
             seen = f"levels not seen in fit: {shown(unseen)}"
-            notes.append(f"column {self.name!r} holds {seen}; taken as {taken}")
+            add_note(notes, f"column {self.name!r} holds {seen}; taken as {taken}")
         gaps = int((codes < 0).sum())
-        if gaps and not self.missing:
+        if gaps and not self.missing and first_time([None], self.told, notes):
             seen = f"{gaps} missing value(s), and had none in fit"
-            notes.append(f"column {self.name!r} has {seen}; taken as {taken}")
+            add_note(notes, f"column {self.name!r} has {seen}; taken as {taken}")
         # Code -1, a gap, is the last.
         at = np.array([*(places.get(level, stranger) for level in found), gap], dtype=np.int64)
         block = np.zeros((len(series), len(self.names)))

@@ -124,15 +124,15 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         return self.encode(self._frame(X, reset=False))
 
     def encode(self, frame: pd.DataFrame, quiet: bool = False) -> Array:
-        """The numbers of a table whose column names have been checked already."""
+        """The numbers of a table whose column names have been checked already.
+
+        A level that is new is named in one warning, the first time that it is met.
+        """
         self._refuse_gaps(frame, [rule.name for rule in self.rules_])
-        notes: list[str] = []
-        blocks = []
-        for k, rule in enumerate(self.rules_):
-            found: list[str] = []
-            blocks.append(rule.encode(frame.iloc[:, k], found))
-            notes += found
-        if notes and not quiet:
+        notes: list[str] | None = None if quiet else []
+        columns = (frame.iloc[:, k] for k in range(len(self.rules_)))
+        blocks = [rule.encode(c, notes) for rule, c in zip(self.rules_, columns, strict=True)]
+        if notes:
             warnings.warn(f"{'; '.join(notes)}.", TwoStageGPWarning, stacklevel=3)
         Z = np.concatenate(blocks, axis=1)
         check_finite(Z, "X", self.names)

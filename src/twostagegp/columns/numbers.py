@@ -24,6 +24,8 @@ __all__ = [
     "NumberColumn",
     "NumericColumn",
     "OrderedColumn",
+    "add_note",
+    "first_time",
     "shown",
     "weighted_median",
 ]
@@ -36,7 +38,7 @@ CYCLES = {"year": 365.2425, "week": 7.0, "day": 1.0}
 
 
 def weighted_median(values: Array, weight: Array) -> float:
-    """Median of values that count ``weight`` times each; 0 where there are none.
+    """Median of finite values that count ``weight`` times each; 0 where there are none.
 
     Examples
     --------
@@ -44,6 +46,9 @@ def weighted_median(values: Array, weight: Array) -> float:
     >>> weighted_median(np.array([1.0, 2.0, 9.0]), np.array([1.0, 1.0, 2.0]))
     5.5
     """
+    finite = np.isfinite(values)
+    if not finite.all():
+        values, weight = values[finite], weight[finite]
     if len(values) == 0:
         return 0.0
     if (weight == weight[0]).all():
@@ -63,6 +68,21 @@ def shown(values: Sequence[Any], most: int = 5) -> str:
     return ", ".join(texts) + (f" and {more} more" if more > 0 else "")
 
 
+def first_time(things: Sequence[Any], told: set[Any], notes: list[str] | None) -> list[Any]:
+    """Those of the things that have not been told yet; none where nobody takes notes."""
+    if notes is None:
+        return []
+    new = [thing for thing in things if thing not in told]
+    told.update(new)
+    return new
+
+
+def add_note(notes: list[str] | None, text: str) -> None:
+    """Take a note, where notes are taken."""
+    if notes is not None:
+        notes.append(text)
+
+
 class NumericColumn:
     """A column that becomes ``parts`` numbers a row, and perhaps an indicator of gaps."""
 
@@ -73,6 +93,7 @@ class NumericColumn:
         self.dtype: Any = None
         self.fill: Array = np.zeros(0)
         self.indicator = False
+        self.told: set[Any] = set()
 
     # --- what a kind of column says about itself --------------------------------------------------
 
@@ -84,7 +105,7 @@ class NumericColumn:
     def learn(self, series: pd.Series) -> None:
         """Whatever the numbers depend on, from the training rows."""
 
-    def raw(self, series: pd.Series, notes: list[str]) -> Array:
+    def raw(self, series: pd.Series, notes: list[str] | None) -> Array:
         """The numbers, shape (n, parts), NaN where there is a gap."""
         return _as_numbers(series, self.name)[:, None]
 
@@ -113,19 +134,16 @@ class NumericColumn:
         """Learn from the training rows."""
         self.dtype = series.dtype
         self.learn(series)
-        numbers = self.raw(series, [])
+        numbers = self.raw(series, None)
         self.indicator = bool(np.isnan(numbers).any())
-        finite = np.isfinite(numbers)
-        self.fill = np.array(
-            [
-                weighted_median(part[known], weight[known])
-                for part, known in zip(numbers.T, finite.T, strict=True)
-            ]
-        )
+        self.fill = np.array([weighted_median(part, weight) for part in numbers.T])
         return self
 
-    def encode(self, series: pd.Series, notes: list[str]) -> Array:
-        """Numbers without gaps, shape (n, len(names)); what is worth a warning goes to notes."""
+    def encode(self, series: pd.Series, notes: list[str] | None) -> Array:
+        """Numbers without gaps, shape (n, len(names)).
+
+        What is worth a warning goes to notes, once in the life of the rule.
+        """
         numbers = self.raw(series, notes)
         gaps = np.isnan(numbers[:, 0])
         if not gaps.any() and not self.indicator:
@@ -133,10 +151,9 @@ class NumericColumn:
         filled = np.where(np.isnan(numbers), self.fill, numbers)
         if self.indicator:
             return np.column_stack([filled, gaps])
-        notes.append(
-            f"column {self.name!r} has {int(gaps.sum())} missing or unknown value(s), and had none "
-            "in fit: the training median takes their place"
-        )
+        if first_time(["a gap"], self.told, notes):
+            seen = f"{int(gaps.sum())} missing or unknown value(s), and had none in fit"
+            add_note(notes, f"column {self.name!r} has {seen}: the training median is taken")
         return filled
 
     def decode(self, numbers: Array) -> Any:
@@ -164,7 +181,7 @@ class EmptyColumn(NumericColumn):
 
     kind = "empty"
 
-    def raw(self, series: pd.Series, notes: list[str]) -> Array:
+    def raw(self, series: pd.Series, notes: list[str] | None) -> Array:
         """Zeros."""
         return np.zeros((len(series), 1))
 
@@ -183,7 +200,7 @@ class BooleanColumn(NumericColumn):
 
     kind = "boolean"
 
-    def raw(self, series: pd.Series, notes: list[str]) -> Array:
+    def raw(self, series: pd.Series, notes: list[str] | None) -> Array:
         """Zeros and ones."""
         return _as_numbers(series, self.name, "true or false")[:, None]
 
@@ -209,16 +226,14 @@ class OrderedColumn(NumericColumn):
         """The order, levels without a row included."""
         self.levels = list(series.cat.categories)
 
-    def raw(self, series: pd.Series, notes: list[str]) -> Array:
+    def raw(self, series: pd.Series, notes: list[str] | None) -> Array:
         """Places; a level that fit did not know counts as a gap."""
         codes, found = pd.factorize(series)
         place = {level: float(k) for k, level in enumerate(self.levels)}
-        unknown = [level for level in found if level not in place]
+        unknown = first_time([level for level in found if level not in place], self.told, notes)
         if unknown:
-            notes.append(
-                f"column {self.name!r} holds levels without a place in the order of fit: "
-                f"{shown(unknown)}; they are taken as missing"
-            )
+            seen = f"levels without a place in the order of fit: {shown(unknown)}"
+            add_note(notes, f"column {self.name!r} holds {seen}; they are taken as missing")
         places = np.array([*(place.get(level, np.nan) for level in found), np.nan])
         return places[codes][:, None]  # code -1, a gap, is the last
 
@@ -246,7 +261,7 @@ class DurationColumn(NumericColumn):
         """One number."""
         return [f"{self.name}: days"]
 
-    def raw(self, series: pd.Series, notes: list[str]) -> Array:
+    def raw(self, series: pd.Series, notes: list[str] | None) -> Array:
         """Days."""
         if not pd.api.types.is_timedelta64_dtype(series.dtype):
             series = _converted(series, self.name, pd.to_timedelta, "durations")
@@ -291,7 +306,7 @@ class DateColumn(NumericColumn):
         waves = [f"{self.name}: {cycle} ({f})" for cycle in self.cycles for f in ("sin", "cos")]
         return [f"{self.name}: days", *waves]
 
-    def raw(self, series: pd.Series, notes: list[str]) -> Array:
+    def raw(self, series: pd.Series, notes: list[str] | None) -> Array:
         """Days elapsed by the clock of the world, cycles by that of the column's time zone."""
         dates = self._dates(series)
         if (dates.dt.tz is None) != (self.zone is None):
