@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from twostagegp.columns.categories import CategoryColumn
 from twostagegp.columns.numbers import (
     BooleanColumn,
-    DateColumn,
-    DurationColumn,
     EmptyColumn,
     NumberColumn,
     NumericColumn,
     OrderedColumn,
     shown,
 )
+from twostagegp.columns.times import DateColumn, DurationColumn
 from twostagegp.errors import InputError
 
 __all__ = ["Column", "choose_column", "is_plain_dtype"]
