@@ -388,8 +388,11 @@ def test_pandas_and_feature_names():
     np.testing.assert_array_equal(model.predict_proba(frame), other.predict_proba(X))
     with pytest.raises(ValueError, match="feature names"):
         model.predict(frame[["dose", "age"]])
+    refusing = TwoStageGPClassifier(**RIDGE, missing="error").fit(frame, y)
     frame.loc[3, "dose"] = np.nan
-    with pytest.raises(InputError, match="dose"):
+    with pytest.raises(InputError, match="row 3, column 'dose'"):
+        refusing.predict(frame)
+    with pytest.warns(TwoStageGPWarning, match="dose"):
         model.predict(frame)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from twostagegp.classification.certainty import leading_pvalues
 from twostagegp.classification.fit import ClassFit, ClassOptions, fit_classes
@@ -26,12 +26,19 @@ from twostagegp.classification.probability import (
 )
 from twostagegp.classification.table import ClassTable, make_table
 from twostagegp.classification.views import MANY_COLUMNS
+from twostagegp.columns.encoder import TableEncoder
+from twostagegp.columns.tables import (
+    MISSING,
+    encoded_names,
+    learn_columns,
+    new_inputs,
+    training_table,
+)
 from twostagegp.engines.exact import check_memory, exact_bytes
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.estimator import is_kernel
 from twostagegp.inputs import (
     check_choice,
-    check_finite,
     check_groups,
     check_nonnegative,
     resolve_device,
@@ -43,7 +50,6 @@ from twostagegp.parameters import (
     check_seed,
     check_threads,
     check_training,
-    seen_columns,
 )
 from twostagegp.progress import limit_threads, show_log
 from twostagegp.training import Training
@@ -78,6 +84,8 @@ class ClassReport:
     constant_columns : list of str
     seconds : dict
         By part, and in total.
+    encoded_columns : list of str
+        What each column that is not a plain number became.
     """
 
     n_rows: int
@@ -94,6 +102,7 @@ class ClassReport:
     log_loss: float
     constant_columns: list[str]
     seconds: dict[str, float]
+    encoded_columns: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         return "\n".join(
@@ -104,6 +113,7 @@ class ClassReport:
                 f"variance: {self.variance}, alpha_eps {self.alpha_eps:.3g}",
                 f"calibration: {self.calibration}; held-out log loss {self.log_loss:.4f}",
                 f"seconds: {', '.join(f'{k} {v:.1f}' for k, v in self.seconds.items())}",
+                *(f"column {line}" for line in self.encoded_columns),
             ]
         )
 
@@ -157,6 +167,9 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
     random_state : int, RandomState or None
     verbose : int
         1 shows progress and the report on the standard error stream.
+    missing : {"auto", "impute", "error"}
+        Gaps in X: ``"impute"`` fills them by the rules of docs/tables.md, ``"error"`` refuses them,
+        ``"auto"`` fills those of data frames and refuses those of arrays.
 
     Attributes
     ----------
@@ -165,6 +178,8 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
     fit_report_ : ClassReport
     search_ : list
         Every candidate ridge with its held-out log loss.
+    columns_ : TableEncoder or None
+        What became of the columns of a data frame.
     n_features_in_, feature_names_in_ : as in scikit-learn
 
     Examples
@@ -202,6 +217,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
         n_jobs: int | None = None,
         random_state: Any = None,
         verbose: int = 0,
+        missing: str = "auto",
     ) -> None:
         self.stages = stages
         self.alpha_eps = alpha_eps
@@ -222,6 +238,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
+        self.missing = missing
 
     @classmethod
     def from_paper(cls, **overrides: Any) -> TwoStageGPClassifier:
@@ -260,7 +277,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = False
+        tags.input_tags.allow_nan = self.missing == "impute"
         return tags
 
     # --- fit -------------------------------------------------------------------------------------
@@ -276,7 +293,8 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : data frame or array-like of shape (n, d)
+            A frame may hold categories, booleans, text labels, dates and gaps: docs/tables.md.
         y : array-like of shape (n,)
             Labels of any type.
         groups : array-like of shape (n,), optional
@@ -286,22 +304,23 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
             Counts: weight 2 is the row twice, weight 0 the row not there.
         """
         begin = time.perf_counter()
+        self.columns_: TableEncoder | None
         self._check_parameters()
-        X, y = validate_data(self, X, y, dtype=np.float64, ensure_all_finite=False)
+        table_in, y = training_table(self, X, y, dtype=np.float64, ensure_all_finite=False)
         check_classification_targets(y)
-        names = seen_columns(self)
-        check_finite(X, "X", names)
+        n = len(table_in)
+        weight = check_nonnegative(sample_weight, n, "sample_weight")
+        X = learn_columns(self, X, table_in, weight)
+        names = encoded_names(self)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise InputError(
                 f"y has one class only, {self.classes_[0]!r}; a classifier needs at least two "
                 "classes."
             )
-        n = len(X)
         device = resolve_device(self.device, n)
         dtype = torch.float64 if self.dtype == "float64" else torch.float32
         seed = int(check_seed(self.random_state).randint(2**31 - 1))
-        weight = check_nonnegative(sample_weight, n, "sample_weight")
         with limit_threads(self.n_jobs), show_log(self.verbose):
             table = make_table(
                 X, codes, len(self.classes_), names, weight, check_groups(groups, n), device, dtype
@@ -371,6 +390,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
             loss,
             table.constant_columns,
             {**fit.seconds, "total": total},
+            [] if self.columns_ is None else self.columns_.lines(),
         )
         if table.constant_columns:
             listed = ", ".join(table.constant_columns[:5])
@@ -475,9 +495,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
 
     def _inputs(self, X: Any) -> Array:
         check_is_fitted(self, "fit_report_")
-        X = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
-        check_finite(X, "X", seen_columns(self))
-        return X
+        return new_inputs(self, X)
 
     # --- checks ----------------------------------------------------------------------------------
 
@@ -492,6 +510,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
         if not (isinstance(self.smoothing, Real) and 0.0 <= self.smoothing < 1.0):
             raise InputError(f"smoothing={self.smoothing!r} must lie in [0, 1), such as 0.1.")
         check_choice("method", self.method, ("auto", "exact", "neighbors"))
+        check_choice("missing", self.missing, MISSING)
         check_choice("ard", self.ard, (True, False, "both"))
         check_choice("residuals", self.residuals, ("heldout", "insample"))
         check_choice("dtype", self.dtype, ("float64", "float32"))
