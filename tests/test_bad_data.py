@@ -11,6 +11,7 @@ import pytest
 import scipy.sparse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 
 from twostagegp import ExactGPRegressor, TwoStageGPRegressor, TwoStageGPWarning
@@ -87,8 +88,9 @@ class TestErrors:
         bad[3, 1] = value
         with pytest.raises(InputError, match=f"X contains {word}.*row 3, column 'x1'"):
             model.fit(bad, y)
+        refusing = clone(model).set_params(missing="error")
         with pytest.raises(InputError, match="row 3, column 'width'"):
-            model.fit(pd.DataFrame(bad, columns=["height", "width"]), y)
+            refusing.fit(pd.DataFrame(bad, columns=["height", "width"]), y)
         with pytest.raises(InputError, match="row 3, column 'x1'"):
             model.fit(X, y).predict(bad)
         y_bad = y.copy()
@@ -105,8 +107,8 @@ class TestErrors:
         words[2, 0] = "tall"
         with pytest.raises(ValueError, match="tall"):
             model.fit(words, y)
-        with pytest.raises(ValueError, match="tall"):
-            model.fit(pd.DataFrame({"a": ["tall"] * 20}), y)
+        with pytest.raises(InputError, match=r"column 'a' mixes kinds of values.*'tall'"):
+            model.fit(pd.DataFrame(words, columns=["a", "b"]), y)
         with pytest.raises(ValueError, match="tall"):
             model.fit(X, np.array(["tall"] * 20))
 

@@ -388,8 +388,11 @@ def test_pandas_and_feature_names():
     np.testing.assert_array_equal(model.predict_proba(frame), other.predict_proba(X))
     with pytest.raises(ValueError, match="feature names"):
         model.predict(frame[["dose", "age"]])
+    refusing = TwoStageGPClassifier(**RIDGE, missing="error").fit(frame, y)
     frame.loc[3, "dose"] = np.nan
-    with pytest.raises(InputError, match="dose"):
+    with pytest.raises(InputError, match="row 3, column 'dose'"):
+        refusing.predict(frame)
+    with pytest.warns(TwoStageGPWarning, match="dose"):
         model.predict(frame)
 
 
@@ -496,6 +499,16 @@ def test_neighbours_are_taken_above_a_number_of_rows(monkeypatch):
     report = TwoStageGPClassifier(**RIDGE, device="cpu").fit(X, y).fit_report_
     assert report.method == "neighbors"
     assert report.method_reason == "60 distinct rows, more than 50"
+
+
+def test_wide_tables_stay_exact_for_longer(monkeypatch):
+    monkeypatch.setitem(EXACT_ROWS, "cpu", 50)
+    monkeypatch.setattr("twostagegp.classifier.EXACT_ROWS_WIDE", 70)
+    X, y, _ = blobs(80, 2)
+    wide = np.hstack([X, np.random.default_rng(0).normal(size=(80, 40))])
+    model = TwoStageGPClassifier(**RIDGE, device="cpu")
+    assert model.fit(wide[:60], y[:60]).fit_report_.method == "exact"
+    assert model.fit(wide, y).fit_report_.method_reason == "80 distinct rows, more than 70"
 
 
 def test_held_out_rows_of_a_large_table_are_a_sample(monkeypatch):

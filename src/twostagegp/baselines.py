@@ -103,7 +103,7 @@ class ExactGPRegressor(GPEstimator):
     training : Training, optional
         A fixed optimiser schedule (with ``subsample``: the subset-of-data warm start) instead
         of L-BFGS with our own warm start.
-    noise_floor, device, dtype, n_jobs, random_state, verbose
+    noise_floor, device, dtype, n_jobs, random_state, verbose, missing
         As in :class:`~twostagegp.TwoStageGPRegressor`.
 
     Examples
@@ -130,6 +130,7 @@ class ExactGPRegressor(GPEstimator):
         n_jobs: int | None = None,
         random_state: Any = None,
         verbose: int = 0,
+        missing: str = "auto",
     ) -> None:
         self.kernel = kernel
         self.kernels = kernels
@@ -143,6 +144,7 @@ class ExactGPRegressor(GPEstimator):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
+        self.missing = missing
 
     @classmethod
     def from_paper(cls, table: int = 5, **overrides: Any) -> ExactGPRegressor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from twostagegp.classification.certainty import leading_pvalues
 from twostagegp.classification.fit import ClassFit, ClassOptions, fit_classes
@@ -25,13 +25,21 @@ from twostagegp.classification.probability import (
     sampled_softmax,
 )
 from twostagegp.classification.table import ClassTable, make_table
+from twostagegp.classification.views import MANY_COLUMNS
+from twostagegp.columns.encoder import TableEncoder
+from twostagegp.columns.tables import (
+    MISSING,
+    encoded_names,
+    learn_columns,
+    new_inputs,
+    training_table,
+)
 from twostagegp.engines.exact import check_memory, exact_bytes
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.estimator import is_kernel
 from twostagegp.files.savable import Savable
 from twostagegp.inputs import (
     check_choice,
-    check_finite,
     check_groups,
     check_nonnegative,
     resolve_device,
@@ -43,7 +51,6 @@ from twostagegp.parameters import (
     check_seed,
     check_threads,
     check_training,
-    seen_columns,
 )
 from twostagegp.progress import limit_threads, show_log
 from twostagegp.training import Training
@@ -54,6 +61,8 @@ Array = NDArray[np.float64]
 
 #: Distinct rows above which "auto" takes neighbours on a CPU, and on a GPU.
 EXACT_ROWS = {"cpu": 6000, "cuda": 30_000}
+#: The same on a CPU for tables as wide as embeddings: neighbours there are far and slow to find.
+EXACT_ROWS_WIDE = 12_000
 #: Rows predicted at a time.
 _CHUNK_ROWS = 1 << 14
 
@@ -76,6 +85,8 @@ class ClassReport:
     constant_columns : list of str
     seconds : dict
         By part, and in total.
+    encoded_columns : list of str
+        What each column that is not a plain number became.
     """
 
     n_rows: int
@@ -92,6 +103,7 @@ class ClassReport:
     log_loss: float
     constant_columns: list[str]
     seconds: dict[str, float]
+    encoded_columns: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         return "\n".join(
@@ -102,6 +114,7 @@ class ClassReport:
                 f"variance: {self.variance}, alpha_eps {self.alpha_eps:.3g}",
                 f"calibration: {self.calibration}; held-out log loss {self.log_loss:.4f}",
                 f"seconds: {', '.join(f'{k} {v:.1f}' for k, v in self.seconds.items())}",
+                *(f"column {line}" for line in self.encoded_columns),
             ]
         )
 
@@ -155,6 +168,9 @@ class TwoStageGPClassifier(ClassifierMixin, Savable, BaseEstimator):
     random_state : int, RandomState or None
     verbose : int
         1 shows progress and the report on the standard error stream.
+    missing : {"auto", "impute", "error"}
+        Gaps in X: ``"impute"`` fills them by the rules of docs/tables.md, ``"error"`` refuses them,
+        ``"auto"`` fills those of data frames and refuses those of arrays.
 
     Attributes
     ----------
@@ -163,6 +179,8 @@ class TwoStageGPClassifier(ClassifierMixin, Savable, BaseEstimator):
     fit_report_ : ClassReport
     search_ : list
         Every candidate ridge with its held-out log loss.
+    columns_ : TableEncoder or None
+        What became of the columns of a data frame.
     n_features_in_, feature_names_in_ : as in scikit-learn
 
     Examples
@@ -200,6 +218,7 @@ class TwoStageGPClassifier(ClassifierMixin, Savable, BaseEstimator):
         n_jobs: int | None = None,
         random_state: Any = None,
         verbose: int = 0,
+        missing: str = "auto",
     ) -> None:
         self.stages = stages
         self.alpha_eps = alpha_eps
@@ -220,6 +239,7 @@ class TwoStageGPClassifier(ClassifierMixin, Savable, BaseEstimator):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
+        self.missing = missing
 
     @classmethod
     def from_paper(cls, **overrides: Any) -> TwoStageGPClassifier:
@@ -258,7 +278,7 @@ class TwoStageGPClassifier(ClassifierMixin, Savable, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = False
+        tags.input_tags.allow_nan = self.missing == "impute"
         return tags
 
     # --- fit -------------------------------------------------------------------------------------
@@ -274,7 +294,8 @@ class TwoStageGPClassifier(ClassifierMixin, Savable, BaseEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : data frame or array-like of shape (n, d)
+            A frame may hold categories, booleans, text labels, dates and gaps: docs/tables.md.
         y : array-like of shape (n,)
             Labels of any type.
         groups : array-like of shape (n,), optional
@@ -284,22 +305,23 @@ class TwoStageGPClassifier(ClassifierMixin, Savable, BaseEstimator):
             Counts: weight 2 is the row twice, weight 0 the row not there.
         """
         begin = time.perf_counter()
+        self.columns_: TableEncoder | None
         self._check_parameters()
-        X, y = validate_data(self, X, y, dtype=np.float64, ensure_all_finite=False)
+        table_in, y = training_table(self, X, y, dtype=np.float64, ensure_all_finite=False)
         check_classification_targets(y)
-        names = seen_columns(self)
-        check_finite(X, "X", names)
+        n = len(table_in)
+        weight = check_nonnegative(sample_weight, n, "sample_weight")
+        X = learn_columns(self, X, table_in, weight)
+        names = encoded_names(self)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise InputError(
                 f"y has one class only, {self.classes_[0]!r}; a classifier needs at least two "
                 "classes."
             )
-        n = len(X)
         device = resolve_device(self.device, n)
         dtype = torch.float64 if self.dtype == "float64" else torch.float32
         seed = int(check_seed(self.random_state).randint(2**31 - 1))
-        weight = check_nonnegative(sample_weight, n, "sample_weight")
         with limit_threads(self.n_jobs), show_log(self.verbose):
             table = make_table(
                 X, codes, len(self.classes_), names, weight, check_groups(groups, n), device, dtype
@@ -335,6 +357,8 @@ class TwoStageGPClassifier(ClassifierMixin, Savable, BaseEstimator):
         if self.method != "auto":
             return self.method, "asked for"
         most = EXACT_ROWS.get(table.device.type, EXACT_ROWS["cpu"])
+        if len(table.views[0].columns) > MANY_COLUMNS:
+            most = max(most, EXACT_ROWS_WIDE)
         if m > most:
             return "neighbors", f"{m} distinct rows, more than {most}"
         needed, available = exact_bytes(m, itemsize), available_bytes(table.device)
@@ -367,6 +391,7 @@ class TwoStageGPClassifier(ClassifierMixin, Savable, BaseEstimator):
             loss,
             table.constant_columns,
             {**fit.seconds, "total": total},
+            [] if self.columns_ is None else self.columns_.lines(),
         )
         if table.constant_columns:
             listed = ", ".join(table.constant_columns[:5])
@@ -471,9 +496,7 @@ class TwoStageGPClassifier(ClassifierMixin, Savable, BaseEstimator):
 
     def _inputs(self, X: Any) -> Array:
         check_is_fitted(self, "fit_report_")
-        X = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
-        check_finite(X, "X", seen_columns(self))
-        return X
+        return new_inputs(self, X)
 
     # --- checks ----------------------------------------------------------------------------------
 
@@ -488,6 +511,7 @@ class TwoStageGPClassifier(ClassifierMixin, Savable, BaseEstimator):
         if not (isinstance(self.smoothing, Real) and 0.0 <= self.smoothing < 1.0):
             raise InputError(f"smoothing={self.smoothing!r} must lie in [0, 1), such as 0.1.")
         check_choice("method", self.method, ("auto", "exact", "neighbors"))
+        check_choice("missing", self.missing, MISSING)
         check_choice("ard", self.ard, (True, False, "both"))
         check_choice("residuals", self.residuals, ("heldout", "insample"))
         check_choice("dtype", self.dtype, ("float64", "float32"))

@@ -17,9 +17,17 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_consistent_length
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from twostagegp.columns.encoder import TableEncoder
+from twostagegp.columns.tables import (
+    MISSING,
+    encoded_names,
+    learn_columns,
+    new_inputs,
+    training_table,
+)
 from twostagegp.distribution import Predictive, check_covariance_size
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.files.savable import Savable
@@ -39,7 +47,6 @@ from twostagegp.parameters import (
     check_seed,
     check_threads,
     check_training,
-    seen_columns,
 )
 from twostagegp.progress import limit_threads, show_log
 from twostagegp.search.stages import SearchRecord
@@ -123,6 +130,8 @@ class GPEstimator(RegressorMixin, Predictive, Savable, BaseEstimator):
     n_jobs: int | None
     random_state: Any
     verbose: int
+    missing: str
+    columns_: TableEncoder | None
 
     @abstractmethod
     def _check_parameters(self) -> None:
@@ -143,6 +152,7 @@ class GPEstimator(RegressorMixin, Predictive, Savable, BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
+        tags.input_tags.allow_nan = self.missing == "impute"
         return tags
 
     def fit(
@@ -157,7 +167,8 @@ class GPEstimator(RegressorMixin, Predictive, Savable, BaseEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : data frame or array-like of shape (n, d)
+            A frame may hold categories, booleans, text labels, dates and gaps: docs/tables.md.
         y : array-like of shape (n,) or (n, p)
         groups : array-like of shape (n,), optional
             Rows with the same label are held out together wherever something is held out.
@@ -177,17 +188,18 @@ class GPEstimator(RegressorMixin, Predictive, Savable, BaseEstimator):
         # Finiteness is checked here, to name the row and the column.
         options = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 2}
         both = (options, {**options, "ensure_2d": False})
-        X, y = validate_data(self, X, y, validate_separately=both)
-        check_consistent_length(X, y)
-        names = seen_columns(self)
-        check_finite(X, "X", names)
+        table, y = training_table(self, X, y, validate_separately=both)
+        check_consistent_length(table, y)
+        n = len(table)
+        weight = check_nonnegative(sample_weight, n, "sample_weight")
+        X = learn_columns(self, X, table, weight)
+        names = encoded_names(self)
         check_finite(y, "y")
         self._target_ndim = y.ndim
         targets = y.reshape(len(y), -1)
-        n = len(X)
         device = resolve_device(self.device, n)
         shared: dict[str, Any] = {
-            "weight": check_nonnegative(sample_weight, n, "sample_weight"),
+            "weight": weight,
             "noise_var": check_nonnegative(noise_var, n, "noise_var"),
             "groups": check_groups(groups, n),
             "device": device,
@@ -204,6 +216,7 @@ class GPEstimator(RegressorMixin, Predictive, Savable, BaseEstimator):
         return self
 
     def _check_shared_parameters(self) -> None:
+        self._check_choice("missing", MISSING)
         self._check_choice("dtype", ("float64", "float32"))
         check_noise_floor(self.noise_floor, "1e-8")
         check_training(self.training)
@@ -241,6 +254,7 @@ class GPEstimator(RegressorMixin, Predictive, Savable, BaseEstimator):
         reports = [self._describe(d, f) for d, f in zip(self._data, self._fits, strict=True)]
         for report in reports:
             report.seconds["total"] = total
+            report.encoded_columns = [] if self.columns_ is None else self.columns_.lines()
 
         def one_or_all(parts: list[Any]) -> Any:
             return parts[0] if self._is_1d else parts
@@ -263,11 +277,12 @@ class GPEstimator(RegressorMixin, Predictive, Savable, BaseEstimator):
                 _say(str(report))
 
     def _relevance(self, data: Prepared, fit: Any) -> dict[str, float]:
-        share = np.zeros(self.n_features_in_)
+        names = encoded_names(self)
+        share = np.zeros(len(names))
         share[data.scaling.columns] = fit.relevance(len(data.scaling.columns))
         total = share.sum()
         share = share / total if total > 0 else share
-        return dict(zip(seen_columns(self), share.tolist(), strict=True))
+        return dict(zip(names, share.tolist(), strict=True))
 
     @property
     def _is_1d(self) -> bool:
@@ -280,9 +295,7 @@ class GPEstimator(RegressorMixin, Predictive, Savable, BaseEstimator):
 
     def _inputs(self, X: Any) -> Array:
         check_is_fitted(self, "fit_report_")
-        X = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
-        check_finite(X, "X", seen_columns(self))
-        return X
+        return new_inputs(self, X)
 
     def _tensor(self, X: Array, data: Prepared) -> Tensor:
         return torch.as_tensor(data.scaling.inputs(X)).to(data.rows.X)

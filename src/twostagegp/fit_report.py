@@ -22,6 +22,8 @@ class FitReport:
         Size of the table, rows after merging repeats, columns in use.
     constant_columns : list of str
         Columns that were dropped.
+    encoded_columns : list of str
+        What each column that is not a plain number became.
     device, dtype : str
     mean, variance : str
         What the two stages became.
@@ -57,6 +59,7 @@ class FitReport:
     n_distinct_rows: int = 0
     n_features: int = 0
     constant_columns: list[str] = field(default_factory=list)
+    encoded_columns: list[str] = field(default_factory=list)
     device: str = "cpu"
     dtype: str = "float64"
     mean: str = ""
@@ -87,6 +90,7 @@ class FitReport:
                 f", dropped as constant: {', '.join(self.constant_columns)}"
                 * bool(self.constant_columns)
             ),
+            *(f"column       {line}" for line in self.encoded_columns),
             f"method       {self.method}: {self.method_reason}",
             f"mean         {self.mean}",
             f"variance     {self.variance}",

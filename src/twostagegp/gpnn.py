@@ -172,7 +172,7 @@ class GPNNRegressor(GPEstimator):
     training : Training, optional
         Optimiser of ``hyperparameters="blocks"``; L-BFGS by default. The blocks are the subsample:
         one of its own, and steps after it, are refused.
-    noise_floor, device, dtype, n_jobs, random_state, verbose
+    noise_floor, device, dtype, n_jobs, random_state, verbose, missing
         As in :class:`~twostagegp.TwoStageGPRegressor`.
 
     Examples
@@ -204,6 +204,7 @@ class GPNNRegressor(GPEstimator):
         n_jobs: int | None = None,
         random_state: Any = None,
         verbose: int = 0,
+        missing: str = "auto",
     ) -> None:
         self.kernel = kernel
         self.n_neighbors = n_neighbors
@@ -221,6 +222,7 @@ class GPNNRegressor(GPEstimator):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
+        self.missing = missing
 
     @classmethod
     def from_paper(cls, **overrides: Any) -> GPNNRegressor:

@@ -100,8 +100,12 @@ def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
         raise InputError(f"{name}={value!r} is not one of {listed}.")
 
 
-def check_finite(values: Array, name: str, columns: Sequence[str] | None = None) -> None:
+def check_finite(
+    values: Array, name: str, columns: Sequence[str] | None = None, hint: str = ""
+) -> None:
     """Raise an :class:`InputError` that says where the first NaN or infinity is.
+
+    Where it is a NaN, ``hint`` ends the message.
 
     Examples
     --------
@@ -125,6 +129,7 @@ def check_finite(values: Array, name: str, columns: Sequence[str] | None = None)
     raise InputError(
         f"{name} contains {kind}: {int(bad.sum())} of {values.size} values, the first in {place}. "
         "Remove such rows, or impute them first, for example with sklearn.impute.SimpleImputer."
+        + (f" {hint}" if hint and kind == "NaN" else "")
     )
 
 

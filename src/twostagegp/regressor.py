@@ -85,6 +85,9 @@ class TwoStageGPRegressor(GPEstimator):
     random_state : int, RandomState or None
     verbose : int
         1 shows progress and the fit report on the standard error stream.
+    missing : {"auto", "impute", "error"}
+        Gaps in X: ``"impute"`` fills them by the rules of docs/tables.md, ``"error"`` refuses them,
+        ``"auto"`` fills those of data frames and refuses those of arrays.
 
     Attributes
     ----------
@@ -94,6 +97,8 @@ class TwoStageGPRegressor(GPEstimator):
         Every candidate kernel of both stages with its score.
     relevance_ : dict or list of dict
         Share of each input column in the mean's inverse lengthscales, by name.
+    columns_ : TableEncoder or None
+        What became of the columns of a data frame.
     n_features_in_, feature_names_in_ : as in scikit-learn
 
     Examples
@@ -130,6 +135,7 @@ class TwoStageGPRegressor(GPEstimator):
         n_jobs: int | None = None,
         random_state: Any = None,
         verbose: int = 0,
+        missing: str = "auto",
     ) -> None:
         self.method = method
         self.kernels = kernels
@@ -149,6 +155,7 @@ class TwoStageGPRegressor(GPEstimator):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
+        self.missing = missing
 
     @classmethod
     def from_paper(cls, **overrides: Any) -> TwoStageGPRegressor:
