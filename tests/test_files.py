@@ -18,7 +18,7 @@ import skops.io
 from neighbor_fits import TREES
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.ensemble import (
     GradientBoostingRegressor,
     HistGradientBoostingRegressor,
@@ -884,3 +884,85 @@ def _quiet():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TwoStageGPWarning)
         yield
+
+
+# --- tables with more than numbers ----------------------------------------------------------------
+
+
+def mixed_table(n=60, seed=0):
+    """Every kind of column that an estimator takes."""
+    rng = np.random.default_rng(seed)
+    table = pd.DataFrame(
+        {
+            "size": rng.normal(size=n),
+            "count": pd.array(rng.integers(0, 5, n), dtype="Int64"),
+            "used": rng.uniform(size=n) < 0.5,
+            "color": rng.choice(["red", "green", "blue"], n),
+            "code": pd.Categorical(rng.integers(1, 4, n)),
+            "grade": pd.Categorical(
+                rng.choice(["low", "mid", "high"], n), ["low", "mid", "high"], ordered=True
+            ),
+            "when": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 700, n), "D"),
+            "where": (pd.Timestamp("2024-01-01", tz="Europe/Paris"))
+            + pd.to_timedelta(rng.integers(0, 900, n), "h"),
+            "lasted": pd.to_timedelta(rng.integers(1, 90, n), "min"),
+            "empty": np.full(n, np.nan),
+        }
+    )
+    table.loc[rng.permutation(n)[:6], "size"] = np.nan
+    table.loc[rng.permutation(n)[:6], "color"] = None
+    y = table["size"].fillna(0.0).to_numpy() + (table["color"] == "red") + 0.1 * rng.normal(size=n)
+    return table, y.to_numpy()
+
+
+FRAME_MODELS = [
+    TwoStageGPRegressor(kernels=("rbf",), random_state=0),
+    TwoStageGPRegressor(kernels=("rbf",), method="neighbors", random_state=0),
+    ExactGPRegressor("rbf"),
+    TwoStageGPClassifier(kernels=("rbf",), mean="search", random_state=0),
+]
+
+
+@pytest.mark.filterwarnings("ignore::twostagegp.errors.TwoStageGPWarning")
+@pytest.mark.parametrize("model", FRAME_MODELS, ids=lambda m: f"{type(m).__name__}")
+def test_rules_of_columns_come_back(model, tmp_path):
+    table, y = mixed_table()
+    if isinstance(model, TwoStageGPClassifier):
+        y = y > 0.5
+    model = clone(model).fit(table, y)
+    model.save(tmp_path / "m")
+    loaded = twostagegp.load(tmp_path / "m")
+    fresh, _ = mixed_table(40, seed=1)
+    fresh.loc[0, "color"] = "violet"  # a level that fit has not seen
+    ask = "predict_proba" if hasattr(model, "predict_proba") else "predict"
+    np.testing.assert_allclose(
+        getattr(loaded, ask)(fresh), getattr(model, ask)(fresh), rtol=1e-9, atol=1e-12
+    )
+    pd.testing.assert_frame_equal(loaded.columns_.describe(), model.columns_.describe())
+    numbers = model.columns_.transform(table)
+    again = loaded.columns_.inverse_transform(numbers)
+    pd.testing.assert_frame_equal(again, model.columns_.inverse_transform(numbers))
+    assert loaded.fit_report_.encoded_columns == model.fit_report_.encoded_columns
+
+
+def test_a_loaded_model_still_warns_of_a_new_level(tmp_path):
+    table, y = mixed_table()
+    table = table[["used", "color"]]
+    ExactGPRegressor("rbf").fit(table, y).save(tmp_path / "m")
+    loaded = twostagegp.load(tmp_path / "m")
+    fresh = table.head(2).assign(color="violet")
+    with pytest.warns(TwoStageGPWarning, match="violet"):
+        loaded.predict(fresh)
+
+
+def test_levels_that_are_dates_come_back_and_intervals_are_refused(tmp_path):
+    table, y = mixed_table()
+    years = pd.Categorical(table["when"].dt.to_period("Y").dt.to_timestamp(), ordered=True)
+    frame = pd.DataFrame({"year": years})
+    model = ExactGPRegressor("rbf").fit(frame, y)
+    model.save(tmp_path / "m")
+    np.testing.assert_allclose(twostagegp.load(tmp_path / "m").predict(frame), model.predict(frame))
+    cut = pd.DataFrame({"range": pd.cut(pd.Series(y), 3)})
+    with pytest.raises(ModelFileError, match="Interval"):
+        ExactGPRegressor("rbf").fit(cut, y).save(tmp_path / "n")
+    assert not (tmp_path / "n").exists()

@@ -17,6 +17,7 @@ __all__ = [
     "check_classifier",
     "check_columns",
     "check_cv_plus",
+    "check_encoder",
     "check_exact_posterior",
     "check_local_rows",
     "check_merged",
@@ -163,9 +164,7 @@ def check_regressor(model: Any) -> None:
     _require(fine, "targets without a fit")
     for data in model._data:
         _require(type(data).__name__ == "Prepared", "targets without rows")
-        _require(
-            _indexes(data.scaling.columns, model.n_features_in_), "columns outside of the table"
-        )
+        _require(_indexes(data.scaling.columns, _n_encoded(model)), "columns outside of the table")
     _check_names(model)
 
 
@@ -176,7 +175,7 @@ def check_classifier(model: Any) -> None:
     K = len(model.classes_)
     _require(model.classes_.ndim == 1 and model._fit.latents.table.n_classes == K, "other classes")
     _require(model._draws.ndim == 2 and model._draws.shape[1] == K, "draws of other classes")
-    _require(model._fit.latents.table.X.shape[1] == model.n_features_in_, "other columns")
+    _require(model._fit.latents.table.X.shape[1] == _n_encoded(model), "other columns")
     _check_names(model)
 
 
@@ -190,6 +189,29 @@ def check_cv_plus(model: Any) -> None:
 def _check_threads(model: Any) -> None:
     jobs = model.n_jobs
     _require(jobs is None or abs(jobs) <= _MOST_THREADS, f"a model for {jobs} threads")
+
+
+def check_encoder(encoder: Any) -> None:
+    """One rule a column of the user's table, with as many fillings as numbers."""
+    from twostagegp.columns.categories import CategoryColumn
+    from twostagegp.columns.numbers import NumericColumn
+
+    _require(len(encoder.rules_) == encoder.n_features_in_, "rules of other columns")
+    for rule in encoder.rules_:
+        if isinstance(rule, NumericColumn):
+            _require(rule.fill.shape == (len(rule.parts),), "a column with other fillings")
+        else:
+            _require(isinstance(rule, CategoryColumn), "a rule that is none")
+    _check_names(encoder)
+
+
+def _n_encoded(model: Any) -> int:
+    """Columns that the model sees."""
+    encoder = model.columns_
+    if encoder is None:
+        return int(model.n_features_in_)
+    _require(encoder.n_features_in_ == model.n_features_in_, "rules of other columns")
+    return len(encoder.names)
 
 
 def _check_names(model: Any) -> None:

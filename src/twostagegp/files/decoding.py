@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,9 @@ class Decoder:
         missing = part.missing(set(state))
         if missing:
             raise _bad(f"a {name} without {', '.join(sorted(missing))}")
+        for key, default in part.defaults:
+            if not (part.front_door and key in part.fitted and not set(state) & part.fitted):
+                fields.setdefault(key, copy(default))
         cls = part.load_class(name)
         if part.make is not None:
             made = part.make(cls, fields)
@@ -190,6 +194,13 @@ class Decoder:
             return pd.DataFrame(columns)
         return pd.DataFrame(columns, index=pd.Index(index, name=name))
 
+    def _time(self, node: dict[str, Any], depth: int) -> pd.Timestamp:
+        text, zone = node["time"], node.get("zone")
+        if not isinstance(text, str) or not (zone is None or isinstance(zone, str)):
+            raise _bad("a time that is none")
+        made = pd.Timestamp(text)
+        return made if zone is None else made.tz_convert(zone)
+
     def _random_state(self, node: dict[str, Any], depth: int) -> np.random.RandomState:
         numbers, place, has_gauss, gauss = node["random_state"]
         key = np.array(numbers, dtype=np.uint32)
@@ -227,6 +238,7 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "device": (),
     "dtype": (),
     "frame": ("index", "name"),
+    "time": ("zone",),
     "random_state": (),
     "kernel": (),
     "sklearn": (),

@@ -52,6 +52,7 @@ def kind_of(value: Any) -> str:
         (torch.device, "device"),
         (torch.dtype, "dtype"),
         (pd.DataFrame, "frame"),
+        (pd.Timestamp, "time"),
         (np.random.RandomState, "random_state"),
         (np.bool_, "bool"),
         (np.integer, "int"),
@@ -205,6 +206,20 @@ class Encoder:
         name = None if value.index.name is None else str(value.index.name)
         index = self._list(value.index.tolist(), f"{where}.index")
         return {"frame": columns, "index": index, "name": name}
+
+    def _time(self, value: pd.Timestamp, where: str) -> dict[str, Any]:
+        zone = None if value.tz is None else str(value.tz)
+        text = value.isoformat()
+        try:
+            again = pd.Timestamp(text) if zone is None else pd.Timestamp(text).tz_convert(zone)
+        except Exception:
+            again = None
+        if again is None or again != value or again.utcoffset() != value.utcoffset():
+            raise ModelFileError(
+                f"{where} is {value!r}, whose time zone a file cannot name; use one with a name, "
+                "such as 'Europe/Paris' or 'UTC'."
+            )
+        return {"time": text, "zone": zone}
 
     def _random_state(self, value: np.random.RandomState, where: str) -> dict[str, Any]:
         state: Any = value.get_state(legacy=True)

@@ -149,7 +149,10 @@ def _try(model: Any) -> None:
 
     row: Any = np.zeros((1, model.n_features_in_))
     names = getattr(model, "feature_names_in_", None)
-    if names is not None:
+    encoder = getattr(model, "columns_", None)
+    if encoder is not None and not encoder.plain:
+        row = encoder.inverse_transform(np.zeros((1, len(encoder.names))))
+    elif names is not None:
         row = pd.DataFrame(row, columns=names)
     if hasattr(model, "predict_proba"):
         answers = [model.predict_proba(row)]
@@ -159,6 +162,9 @@ def _try(model: Any) -> None:
     else:
         answers = list(model.predict(row, return_std=True))
         shape = (1, *answers[0].shape[1:])
+    if encoder is not None:
+        for rule in encoder.rules_:
+            rule.told.clear()  # the trial is not what the user is to be warned of
     fine = all(each.shape == shape and np.isfinite(each).all() for each in answers)
     if not fine:
         raise ModelFileError("its predictions are of another shape, or not finite.")

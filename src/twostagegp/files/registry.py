@@ -47,6 +47,8 @@ class Part:
         Computes absent factors.
     check : callable, optional
         Raises where the fields do not fit each other.
+    defaults : tuple of pairs
+        Values of fields that an older version did not write.
     """
 
     module: str
@@ -57,6 +59,7 @@ class Part:
     rebuild: Callable[[Any], None] | None = None
     check: Callable[[Any], None] | None = None
     front_door: bool = False
+    defaults: tuple[tuple[str, Any], ...] = ()
 
     def kinds(self, name: str) -> frozenset[str] | None:
         """Kinds of an attribute; None where the class has no such attribute."""
@@ -88,7 +91,19 @@ def _front_door(module: str, parameters: str, fitted: str, **options: Any) -> Pa
     return _part(module, f"{fields} {fitted}", front_door=True, **options)
 
 
+def _column(module: str, fields: str) -> Part:
+    return _part(
+        f"columns.{module}",
+        f"name:str {fields}",
+        forgotten=("told", "zone"),
+        make=rebuild.make_column,
+    )
+
+
 _SEEN = "n_features_in_:int feature_names_in_?:array"
+_COLUMNS = "missing?:any columns_?:TableEncoder|none"
+_NO_COLUMNS = (("missing", "auto"), ("columns_", None))
+_NUMERIC = "fill:array indicator:bool"
 _TARGETS = "_target_ndim:int _data:list _fits:list relevance_:dict|list"
 _REPORTS = "fit_report_:FitReport|list search_:SearchRecord|list"
 _SHARED = "training noise_floor device dtype n_jobs random_state verbose"
@@ -99,36 +114,57 @@ PARTS: dict[str, Part] = {
         "regressor",
         "method kernels ard mean penalty variance variance_objective selection residuals "
         f"calibration n_neighbors {_SHARED}",
-        f"{_SEEN} {_TARGETS} {_REPORTS} mean_:StackedMean|list "
+        f"{_SEEN} {_COLUMNS} {_TARGETS} {_REPORTS} mean_:StackedMean|list "
         "variance_:GPVariance|ConstantVariance|list calibration_:Calibration|list",
         check=checks.check_regressor,
+        defaults=_NO_COLUMNS,
     ),
     "ExactGPRegressor": _front_door(
         "baselines",
         f"kernel kernels ard objective selection {_SHARED}",
-        f"{_SEEN} {_TARGETS} {_REPORTS} gp_:ExactPosterior|list|none",
+        f"{_SEEN} {_COLUMNS} {_TARGETS} {_REPORTS} gp_:ExactPosterior|list|none",
         check=checks.check_regressor,
+        defaults=_NO_COLUMNS,
     ),
     "GPNNRegressor": _front_door(
         "gpnn",
         "kernel n_neighbors ard hyperparameters n_blocks block_rows calibrate n_calibration "
         f"preprocess {_SHARED}",
-        f"{_SEEN} {_TARGETS} {_REPORTS} gp_:NeighborPosterior|list|none",
+        f"{_SEEN} {_COLUMNS} {_TARGETS} {_REPORTS} gp_:NeighborPosterior|list|none",
         check=checks.check_regressor,
+        defaults=_NO_COLUMNS,
     ),
     "TwoStageGPClassifier": _front_door(
         "classifier",
         "stages alpha_eps latent_scale n_samples smoothing method kernels ard mean variance "
         f"residuals n_neighbors {_SHARED}",
-        f"{_SEEN} classes_:array _fit:ClassFit _draws:array mean_:ClassMean|none "
+        f"{_SEEN} {_COLUMNS} classes_:array _fit:ClassFit _draws:array mean_:ClassMean|none "
         "variance_:TrainedKernel calibration_:LatentScale search_:list fit_report_:ClassReport",
         check=checks.check_classifier,
+        defaults=_NO_COLUMNS,
     ),
     "CVPlusRegressor": _front_door(
         "conformal",
         "estimator n_folds random_state",
         f"{_SEEN} folds_:array estimator_:sklearn|$D estimators_:list scores_:array",
         check=checks.check_cv_plus,
+    ),
+    # columns of the user's table
+    "TableEncoder": _part(
+        "columns.encoder",
+        f"missing:str max_levels:int min_rows:int min_share:number {_SEEN} rules_:list",
+        check=checks.check_encoder,
+    ),
+    "NumberColumn": _column("numbers", _NUMERIC),
+    "EmptyColumn": _column("numbers", _NUMERIC),
+    "BooleanColumn": _column("numbers", _NUMERIC),
+    "OrderedColumn": _column("numbers", f"{_NUMERIC} levels:list"),
+    "DurationColumn": _column("times", _NUMERIC),
+    "DateColumn": _column("times", f"{_NUMERIC} start:time end:time cycles:list"),
+    "CategoryColumn": _column(
+        "categories",
+        "kind:str max_levels:int min_rows:number missing:bool missing_share:number shares:dict "
+        "levels:list pooled:list frequency:bool categorical:bool",
     ),
     "Training": _part(
         "training",
@@ -203,7 +239,8 @@ PARTS: dict[str, Part] = {
         "constant_columns:list device:str dtype:str mean:str variance:str calibration:str "
         "noise_std:number seconds:dict evaluations:int full_evaluations:int "
         "full_factorisations:int seconds_saved:number gradient_norm:number jitter:number "
-        "refits:int candidates:list variance_candidates:list warnings:list",
+        "refits:int candidates:list variance_candidates:list warnings:list encoded_columns?:list",
+        defaults=(("encoded_columns", []),),
     ),
     # engines
     "ExactPosterior": _part(
@@ -304,7 +341,8 @@ PARTS: dict[str, Part] = {
         "classifier",
         "n_rows:int n_distinct:int n_features:int n_classes:int method:str method_reason:str "
         "device:str mean:str variance:str calibration:str alpha_eps:number log_loss:number "
-        "constant_columns:list seconds:dict",
+        "constant_columns:list seconds:dict encoded_columns?:list",
+        defaults=(("encoded_columns", []),),
     ),
     "ClassFit": _part(
         "classification.fit",
