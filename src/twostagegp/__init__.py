@@ -11,6 +11,7 @@ from twostagegp.classifier import TwoStageGPClassifier as TwoStageGPClassifier
 from twostagegp.conformal import CVPlusRegressor as CVPlusRegressor
 from twostagegp.errors import TwoStageGPError as TwoStageGPError
 from twostagegp.errors import TwoStageGPWarning as TwoStageGPWarning
+from twostagegp.files import load as load
 from twostagegp.gpnn import GPNNRegressor as GPNNRegressor
 from twostagegp.regressor import TwoStageGPRegressor as TwoStageGPRegressor
 from twostagegp.sampling import farthest_point_sampling as farthest_point_sampling

@@ -37,6 +37,7 @@ from twostagegp.columns.tables import (
 from twostagegp.engines.exact import check_memory, exact_bytes
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.estimator import is_kernel
+from twostagegp.files.savable import Savable
 from twostagegp.inputs import (
     check_choice,
     check_groups,
@@ -118,7 +119,7 @@ class ClassReport:
         )
 
 
-class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
+class TwoStageGPClassifier(ClassifierMixin, Savable, BaseEstimator):
     r"""Gaussian process classification in two stages, with probabilities that can be trusted.
 
     Labels become regression targets by the Dirichlet transform, one latent function a class. A

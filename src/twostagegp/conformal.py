@@ -36,6 +36,7 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validat
 
 from twostagegp.crossfit import assign_folds
 from twostagegp.errors import InputError
+from twostagegp.files.savable import Savable
 from twostagegp.inputs import check_groups
 
 __all__ = ["CVPlusRegressor", "guaranteed_level"]
@@ -59,7 +60,7 @@ def guaranteed_level(level: float, n: int, n_folds: int) -> float:
     return max(0.0, 1.0 - 2.0 * alpha - slack)
 
 
-class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
+class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, Savable, BaseEstimator):
     """A regressor with the intervals of cross-validation+ around it.
 
     Parameters

@@ -9,6 +9,7 @@ from __future__ import annotations
 __all__ = [
     "InputError",
     "MemoryBudgetError",
+    "ModelFileError",
     "NotFittableError",
     "NumericalError",
     "TwoStageGPError",
@@ -34,6 +35,10 @@ class NotFittableError(TwoStageGPError, RuntimeError):
 
 class MemoryBudgetError(TwoStageGPError, MemoryError):
     """The request needs more memory than there is; raised before any is taken."""
+
+
+class ModelFileError(TwoStageGPError, ValueError):
+    """A model cannot be saved as it is, or a file does not hold one."""
 
 
 class TwoStageGPWarning(UserWarning):

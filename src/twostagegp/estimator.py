@@ -30,6 +30,7 @@ from twostagegp.columns.tables import (
 )
 from twostagegp.distribution import Predictive, check_covariance_size
 from twostagegp.errors import InputError, TwoStageGPWarning
+from twostagegp.files.savable import Savable
 from twostagegp.fit_report import FitReport
 from twostagegp.inputs import (
     Prepared,
@@ -119,7 +120,7 @@ class GaussianFit:
         return C
 
 
-class GPEstimator(RegressorMixin, Predictive, BaseEstimator):
+class GPEstimator(RegressorMixin, Predictive, Savable, BaseEstimator):
     """Base of the regressors; not for direct use."""
 
     training: Training | None

@@ -169,6 +169,18 @@ class ExactLatents:
 
     def __init__(self, table: ClassTable, trained: TrainedKernel) -> None:
         self.table, self.trained = table, trained
+        self.members = [
+            torch.as_tensor(np.flatnonzero(table.codes == k), device=table.device)
+            for k in range(table.n_classes)
+        ]
+        self.rebuild_factors()
+        self.T = trained.scaled_target(table)
+        parts = [self._times(k, self.T[:, k]) for k in range(table.n_classes)]
+        self.alpha = torch.stack(parts, dim=1)
+
+    def rebuild_factors(self) -> None:
+        """Inverse and factors from rows and hyperparameters, as after a file without them."""
+        table, trained = self.table, self.trained
         s0, s1 = trained.noises()
         c = table.tensor(table.c)
         Z = table.inputs(trained.view)
@@ -179,19 +191,12 @@ class ExactLatents:
         del K
         self.A = torch.cholesky_inverse(L)
         del L
-        self.members = [
-            torch.as_tensor(np.flatnonzero(table.codes == k), device=table.device)
-            for k in range(table.n_classes)
-        ]
         self.factors: list[Tensor] = []
         for rows in self.members:
             D = -self.A[rows[:, None], rows]
             D.diagonal().add_(c[rows] / (s0 - s1))
             # A class may have no row here: none of weight, or none in a sample.
             self.factors.append(safe_cholesky(D)[0] if len(rows) else D)
-        self.T = trained.scaled_target(table)
-        parts = [self._times(k, self.T[:, k]) for k in range(table.n_classes)]
-        self.alpha = torch.stack(parts, dim=1)
 
     def _times(self, k: int, t: Tensor) -> Tensor:
         """A_k t."""

@@ -48,7 +48,7 @@ class CategoryColumn:
         """Learn the levels from the training rows."""
         codes, found = pd.factorize(series)
         counts = np.bincount(codes[codes >= 0], weight[codes >= 0], minlength=len(found))
-        self.dtype: Any = series.dtype
+        self.categorical = isinstance(series.dtype, pd.CategoricalDtype)
         self.missing = bool((codes < 0).any())
         self.missing_share = float(weight[codes < 0].sum() / weight.sum())
         share = dict(zip(found, (counts / weight.sum()).tolist(), strict=True))
@@ -115,7 +115,7 @@ class CategoryColumn:
             best, largest = ones.argmax(1), ones.max(1)
             for row in np.flatnonzero(largest > 0.0):
                 values[row] = labels[best[row]]
-        if isinstance(self.dtype, pd.CategoricalDtype):
+        if self.categorical:
             categories = [*self.levels, *[_OTHER] * bool(self.pooled)]
             return pd.Categorical(values, categories=categories)
         return values

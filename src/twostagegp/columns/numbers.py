@@ -84,7 +84,6 @@ class NumericColumn:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.dtype: Any = None
         self.fill: Array = np.zeros(0)
         self.indicator = False
         self.told: set[Any] = set()
@@ -126,7 +125,6 @@ class NumericColumn:
 
     def fit(self, series: pd.Series, weight: Array) -> NumericColumn:
         """Learn from the training rows."""
-        self.dtype = series.dtype
         self.learn(series)
         numbers = self.raw(series, None)
         self.indicator = bool(np.isnan(numbers).any())
@@ -236,7 +234,8 @@ class OrderedColumn(NumericColumn):
         gaps = np.isnan(values[:, 0])
         nearest = np.clip(np.rint(np.where(gaps, 0.0, values[:, 0])), 0, len(self.levels) - 1)
         codes = np.where(gaps, -1, nearest).astype(np.int64)
-        return pd.Categorical.from_codes(codes, dtype=self.dtype)
+        levels: Any = pd.CategoricalDtype(self.levels, ordered=True)
+        return pd.Categorical.from_codes(codes, dtype=levels)
 
     @property
     def became(self) -> str:

@@ -125,11 +125,15 @@ class ExactPosterior:
         self.parameters = parameters
         self.rows = rows
         self.noise = math.exp(parameters[-1])
-        K, _ = kernel.evaluate(rows.X, parameters[:-1])
-        K.diagonal().add_(self._noises() / rows.c)
-        L, self.jitter = safe_cholesky(K)
-        self.alpha = cholesky_solve(L, rows.t)
-        self._factor: Tensor | None = L
+        self._factor: Tensor | None
+        self.rebuild_factor()
+        self.alpha = cholesky_solve(self.L, rows.t)
+
+    def rebuild_factor(self) -> None:
+        """The factor from rows and hyperparameters, as after a file without it."""
+        K, _ = self.kernel.evaluate(self.rows.X, self.parameters[:-1])
+        K.diagonal().add_(self._noises() / self.rows.c)
+        self._factor, self.jitter = safe_cholesky(K)
 
     @property
     def L(self) -> Tensor:

@@ -1,0 +1,173 @@
+"""``save_model`` and ``load``: a model to a folder and back."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from sklearn.utils.validation import check_is_fitted
+
+from twostagegp.errors import MemoryBudgetError, ModelFileError
+from twostagegp.files.folder import read_files, read_manifest, write_folder
+from twostagegp.files.packages import require
+
+__all__ = ["FORMAT", "load", "save_model"]
+
+#: Version of the format that is written; ``_READERS`` has those that are read.
+FORMAT = 1
+#: Largest structure that is read.
+_MODEL_BYTES = 1 << 30
+
+
+def save_model(model: Any, path: str | PathLike[str], include_factors: bool = False) -> None:
+    """Write a fitted model into a folder; see :meth:`twostagegp.files.Savable.save`."""
+    from twostagegp import __version__
+    from twostagegp.files.encoding import Encoder, registered
+    from twostagegp.files.estimators import dump_estimator
+    from twostagegp.files.registry import FRONT_DOORS
+
+    safetensors = require("safetensors.numpy")
+    check_is_fitted(model)
+    name = type(model).__name__
+    if name not in FRONT_DOORS or registered(model) is None:
+        raise ModelFileError(
+            f"{type(model).__module__}.{name} is a class derived from one of ours; a file holds "
+            f"{', '.join(FRONT_DOORS)} themselves only."
+        )
+    encoder = Encoder(include_factors)
+    encoder.part(model, name)
+    structure = json.dumps({"parts": encoder.parts}, allow_nan=False, separators=(",", ":"))
+    files = {"model": structure.encode(), "arrays": bytes(safetensors.save(encoder.arrays))}
+    for number, estimator in enumerate(encoder.estimators):
+        files[f"sklearn-{number}"] = dump_estimator(estimator, "an estimator")
+    head = {
+        "format": FORMAT,
+        "library": __version__,
+        "class": name,
+        "factors": bool(include_factors),
+        "versions": _versions(),
+    }
+    write_folder(Path(path), head, files)
+
+
+def _versions() -> dict[str, str]:
+    import numpy as np
+    import sklearn
+    import torch
+
+    return {
+        "numpy": np.__version__,
+        "scikit-learn": sklearn.__version__,
+        "torch": str(torch.__version__),
+    }
+
+
+def load(path: str | PathLike[str], device: str = "cpu") -> Any:
+    """The model that ``save`` has written into a folder.
+
+    Nothing in the folder is run: it holds numbers, texts and names of known classes. A file that is
+    damaged, or made to do harm, ends in a :class:`~twostagegp.errors.ModelFileError`.
+
+    Parameters
+    ----------
+    path : path of the folder
+    device : str
+        Where a model goes that was fitted on a GPU.
+
+    Returns
+    -------
+    model : estimator
+        Fitted; predictions are those of the model that was saved.
+    """
+    from twostagegp.inputs import resolve_device
+
+    require("safetensors.numpy")
+    place = resolve_device(device, 0)
+    folder = Path(path)
+    manifest = read_manifest(folder)
+    version = manifest.get("format")
+    if type(version) is not int or version not in _READERS:
+        raise ModelFileError(
+            f"{folder} has format {str(version)[:20]}, written by twostagegp "
+            f"{str(manifest.get('library'))[:20]}; this version reads {sorted(_READERS)}. "
+            "Install a newer twostagegp."
+        )
+    files = read_files(folder, manifest)
+    if len(files) > 2:
+        require("skops.io")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _READERS[version](manifest, files, place)
+    except ModelFileError as error:
+        raise ModelFileError(f"{folder} cannot be loaded: {error}") from error
+    except MemoryError as error:
+        raise MemoryBudgetError(f"{folder} needs more memory than there is.") from error
+    except Exception as error:  # what a file can do to the libraries that read it has no one type
+        raise ModelFileError(
+            f"{folder} cannot be loaded: it does not describe a model that can predict "
+            f"({type(error).__name__}: {str(error)[:200]})."
+        ) from error
+
+
+def _read_1(manifest: Mapping[str, Any], files: Mapping[str, bytes], device: Any) -> Any:
+    """Format 1, since 0.1.0."""
+    from twostagegp.files.decoding import Decoder
+    from twostagegp.files.estimators import load_estimator
+    from twostagegp.files.registry import FRONT_DOORS
+
+    if len(files["model"]) > _MODEL_BYTES:
+        raise ModelFileError("its structure is too large.")
+    structure = json.loads(files["model"], parse_constant=_no_constant)
+    if not isinstance(structure, dict) or set(structure) != {"parts"}:
+        raise ModelFileError("its structure has no parts.")
+    loaded = require("safetensors.numpy").load(files["arrays"])
+    arrays = {
+        key: value if value.flags.writeable else value.copy() for key, value in loaded.items()
+    }
+    estimators = [load_estimator(files[f"sklearn-{k}"]) for k in range(len(files) - 2)]
+    model = Decoder(arrays, estimators, device).parts(structure["parts"])
+    name = type(model).__name__
+    if name not in FRONT_DOORS or name != manifest.get("class"):
+        raise ModelFileError(f"it describes a {name} instead of a {manifest.get('class')}.")
+    _try(model)
+    return model
+
+
+def _no_constant(name: str) -> None:
+    raise ModelFileError(f"its structure has the number {name}.")
+
+
+def _try(model: Any) -> None:
+    """Predict one row: parts that do not fit each other are found now."""
+    import numpy as np
+    import pandas as pd
+
+    row: Any = np.zeros((1, model.n_features_in_))
+    names = getattr(model, "feature_names_in_", None)
+    encoder = getattr(model, "columns_", None)
+    if encoder is not None and not encoder.plain:
+        row = encoder.inverse_transform(np.zeros((1, len(encoder.names))))
+    elif names is not None:
+        row = pd.DataFrame(row, columns=names)
+    if hasattr(model, "predict_proba"):
+        answers = [model.predict_proba(row)]
+        shape: tuple[int, ...] = (1, len(model.classes_))
+    elif hasattr(model, "estimators_"):
+        answers, shape = [model.predict(row)], (1,)
+    else:
+        answers = list(model.predict(row, return_std=True))
+        shape = (1, *answers[0].shape[1:])
+    if encoder is not None:
+        for rule in encoder.rules_:
+            rule.told.clear()  # the trial is not what the user is to be warned of
+    fine = all(each.shape == shape and np.isfinite(each).all() for each in answers)
+    if not fine:
+        raise ModelFileError("its predictions are of another shape, or not finite.")
+
+
+_READERS: dict[int, Callable[[Mapping[str, Any], Mapping[str, bytes], Any], Any]] = {1: _read_1}

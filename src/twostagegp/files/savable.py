@@ -1,0 +1,29 @@
+"""The ``save`` method of every front door."""
+
+from __future__ import annotations
+
+from os import PathLike
+
+__all__ = ["Savable"]
+
+
+class Savable:
+    """Gives an estimator ``save``; :func:`twostagegp.load` is the way back."""
+
+    def save(self, path: str | PathLike[str], *, include_factors: bool = False) -> None:
+        """Write the fitted model into a folder, whole or not at all.
+
+        Needs ``pip install 'twostagegp[files]'``. What is inside, and what is refused:
+        docs/files.md.
+
+        Parameters
+        ----------
+        path : path of the folder
+            Made where it is not there; a model that is there is replaced once the new one is whole.
+        include_factors : bool
+            Store factorised matrices of n × n numbers too, instead of computing them again in
+            :func:`twostagegp.load`.
+        """
+        from twostagegp.files.model import save_model
+
+        save_model(self, path, include_factors)
