@@ -30,7 +30,7 @@ from benchmarks._store import JsonLines, Record, write_whole
 from benchmarks._timing import use_threads
 from twostagegp.datasets import DatasetNotFoundError
 
-__all__ = ["RESULTS", "Experiment", "add_common", "run", "svg"]
+__all__ = ["RESULTS", "Experiment", "add_common", "measure_all", "run", "svg"]
 
 RESULTS = Path(__file__).parent / "results"
 T = TypeVar("T")
@@ -132,9 +132,7 @@ def _fields(tasks: Sequence[Any]) -> tuple[str, ...]:
     return tuple(field.name for field in fields(tasks[0]))
 
 
-def _measured(measure: Callable[[Any], Record], threads: int | None, task: Any) -> Record:
-    if threads is not None:
-        use_threads(threads)
+def _measured(measure: Callable[[Any], Record], task: Any) -> Record:
     record: Record = {
         **asdict(task),
         "version": twostagegp.__version__,
@@ -148,16 +146,19 @@ def _measured(measure: Callable[[Any], Record], threads: int | None, task: Any) 
         return record | {"error": f"{type(error).__name__}: {error}"}
 
 
-def _measure_all(
-    measure: Callable[[Any], Record], tasks: Iterable[Any], jobs: int
-) -> Iterator[Record]:
+def measure_all(measure: Callable[[T], Record], tasks: Iterable[T], jobs: int) -> Iterator[Record]:
+    """The records as they become ready; with several processes each has one thread."""
     if jobs == 1:
-        yield from (_measured(measure, None, task) for task in tasks)
+        yield from map(measure, tasks)
         return
     with joblib.parallel_config("loky", n_jobs=jobs, inner_max_num_threads=1):
         parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)
-        one = partial(_measured, measure, 1)
-        yield from parallel(joblib.delayed(one)(task) for task in tasks)
+        yield from parallel(joblib.delayed(_on_one_thread)(measure, task) for task in tasks)
+
+
+def _on_one_thread(measure: Callable[[T], Record], task: T) -> Record:
+    use_threads(1)
+    return measure(task)
 
 
 def _work(
@@ -168,7 +169,8 @@ def _work(
     tasks = [task for task in wanted if tuple(asdict(task).values()) not in done]
     print(f"{experiment.name}: {len(wanted) - len(tasks)} of {len(wanted)} are there already.")
     failed = 0
-    for count, record in enumerate(_measure_all(experiment.measure, tasks, given.jobs), start=1):
+    records = measure_all(partial(_measured, experiment.measure), tasks, given.jobs)
+    for count, record in enumerate(records, start=1):
         store.append(record, replace=given.redo)
         failed += "error" in record
         said = record.get("error", "")

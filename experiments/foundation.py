@@ -42,14 +42,13 @@ import argparse
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import joblib
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -61,8 +60,9 @@ import twostagegp
 from benchmarks._arguments import names, positive
 from benchmarks._models import code_version
 from benchmarks._store import JsonLines, Record, write_whole
-from benchmarks._timing import Timed, use_threads
+from benchmarks._timing import Timed
 from experiments._foundation_report import picture, report
+from experiments._runner import measure_all
 from twostagegp import TwoStageGPClassifier
 from twostagegp.classification.certainty import leading_pvalues
 from twostagegp.classification_metrics import evaluate_classification, log_loss
@@ -508,21 +508,6 @@ def _fit_and_score(task: Task, train: Table, X: Array, y: NDArray[np.str_], devi
     }
 
 
-def _measure_alone(task: Task, place: Place) -> Record:
-    use_threads(1)
-    return measure(task, place)
-
-
-def _measure_all(tasks: Iterable[Task], jobs: int, place: Place) -> Iterator[Record]:
-    """The records as they become ready; with several processes each has one thread."""
-    if jobs == 1:
-        yield from (measure(task, place) for task in tasks)
-        return
-    with joblib.parallel_config("loky", n_jobs=jobs, inner_max_num_threads=1):
-        parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)
-        yield from parallel(joblib.delayed(_measure_alone)(task, place) for task in tasks)
-
-
 def _work(store: JsonLines, given: argparse.Namespace) -> int:
     """Do what is missing; returns the number of fits that failed."""
     wanted = [
@@ -541,7 +526,8 @@ def _work(store: JsonLines, given: argparse.Namespace) -> int:
     if given.jobs > 1:
         for name in (name for name in sets if SETS[name].is_text):
             load_set(name, place.cache, place.device)  # encoded once, not by every process
-    for count, record in enumerate(_measure_all(tasks, given.jobs, place), start=1):
+    records = measure_all(partial(measure, place=place), tasks, given.jobs)
+    for count, record in enumerate(records, start=1):
         store.append(record, replace=given.redo)
         failed += "error" in record
         print(f"[{count}/{len(tasks)}] {_line(record)}", flush=True)
