@@ -45,6 +45,8 @@ COLUMNS = {
     "fit_cpu_seconds": "fit, CPU s",
     "predict_cpu_seconds": "predict, CPU s",
 }
+#: Choices that are listed for a model on a set; the records have the others.
+MOST_CHOICES = 3
 #: Models of the picture and their colours.
 DRAWN = {"mc_dropout": MUTED, "single": MODEL, "two_stage": TRUTH}
 
@@ -135,8 +137,10 @@ def _values(records: Sequence[Record], score: str) -> list[float]:
 # --- page ----------------------------------------------------------------------------------------
 
 
-def report(records: Sequence[Record], has_picture: bool = True) -> str:
-    """The page in Markdown."""
+def report(
+    records: Sequence[Record], has_picture: bool = True, more_rows: Sequence[Record] = ()
+) -> str:
+    """The page in Markdown; ``more_rows`` are fits on more training rows than those of the page."""
     fine, failed = _fine(records), [r for r in records if r.get("error")]
     parts = ["# Classifiers on foundation features", ""]
     if not fine:
@@ -163,11 +167,48 @@ def report(records: Sequence[Record], has_picture: bool = True) -> str:
                 "",
             ]
         parts += _chosen(fine)
+    parts += _with_more_rows(_fine(more_rows))
     if failed:
         parts += ["## Fits that failed", ""]
         parts += [f"- {r['set']}, {r['model']}, seed {r['seed']}: {r['error']}" for r in failed]
         parts.append("")
     return "\n".join(parts)
+
+
+def _with_more_rows(records: Sequence[Record]) -> list[str]:
+    """Goals and scores of the fits on more training rows; nothing without any."""
+    if not records:
+        return []
+    rows = ", ".join(str(n) for n in sorted({r["rows"] for r in records}))
+    partial = {r["set"] for r in records if r["n_train"] >= r["rows"]}
+    whole = [name for name in _names(records, "set") if name not in partial]
+    all_rows = f", which is all of them in {_listed(whole)}" if whole else ""
+    devices = {LABELS[r["model"]]: r["device"] for r in records}
+    places = ", ".join(f"{model} on {device}" for model, device in devices.items())
+    return [
+        "## With more training rows",
+        "",
+        f"{provenance(records)} At most {rows} training rows instead{all_rows}: {places}. The same "
+        "goals and scores.",
+        "",
+        *_goals(records)[4:],
+        *_scores(records)[4:],
+        _fit_seconds(records),
+        "",
+    ]
+
+
+def _fit_seconds(records: Sequence[Record]) -> str:
+    by_model = {
+        LABELS[model]: [r["fit_wall_seconds"] for r in records if r["model"] == model]
+        for model in _names(records, "model")
+    }
+    said = [f"{label} {mean_se(seconds)}" for label, seconds in by_model.items()]
+    return f"Seconds of a fit by the clock, other fits running beside it: {', '.join(said)}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _goals(records: Sequence[Record]) -> list[str]:
@@ -258,7 +299,9 @@ def _chosen(records: Sequence[Record]) -> list[str]:
         for model in _names([r for r in records if r["set"] == name], "model"):
             own = _of(records, name, model)
             counts = Counter(_choice(r["chosen"]) for r in own).most_common()
-            listed = "; ".join(f"{text} ({count})" for text, count in counts)
+            listed = "; ".join(f"{text} ({count})" for text, count in counts[:MOST_CHOICES])
+            if len(counts) > MOST_CHOICES:
+                listed += f"; {sum(count for _, count in counts[MOST_CHOICES:])} others"
             held = mean_se(_values([r["chosen"] for r in own], "heldout_log_loss"))
             rows.append([name, LABELS[model], held, listed])
     head = ["set", "model", "held-out log loss", "chosen (seeds)"]

@@ -556,9 +556,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except DatasetNotFoundError as error:
             print(error, file=sys.stderr)
             return 2
-    records = [r for r in store.records().values() if r["rows"] == given.rows]
+    stored = list(store.records().values())
+    records = [r for r in stored if r["rows"] == given.rows]
+    more_rows = [r for r in stored if r["rows"] > given.rows]
     drawn = picture(records)
-    page = report(records, has_picture=drawn is not None)
+    page = report(records, has_picture=drawn is not None, more_rows=more_rows)
     if drawn is not None:
         write_whole(given.results / "foundation.svg", drawn)
         if given.results.resolve() == RESULTS.resolve():

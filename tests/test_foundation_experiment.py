@@ -327,12 +327,15 @@ def test_records_pages_and_resuming(tmp_path, capsys):
     assert lines(tmp_path) == found
     assert run(tmp_path, *arguments, "--table-only") == 0
     assert (tmp_path / "out" / "foundation.md").read_text(encoding="utf-8") == page
-    # Another number of rows is another experiment, with a page of its own.
+    # Another number of rows is another experiment; what has more rows stands below.
     assert run(tmp_path, *arguments, "--rows", "50", "--models", "logistic") == 0
     assert len(lines(tmp_path)) == 6
     page = (tmp_path / "out" / "foundation.md").read_text(encoding="utf-8")
-    assert "At most 50 training rows" in page
-    assert "MC dropout  " not in page
+    own, more_rows = page.split("## With more training rows")
+    assert "At most 50 training rows" in own
+    assert "MC dropout  " not in own
+    assert "At most 5000 training rows instead, which is all of them in `breakhis`" in more_rows
+    assert "| breakhis | MC dropout" in more_rows
     assert not (tmp_path / "docs.svg").exists()  # only the repository's own results are shown there
 
 
