@@ -2,7 +2,7 @@
 
 Matérn-3/2, one lengthscale. *Exact-GP*: fifty steps of Adam at 0.1 on all rows. *SoD-Exact-GP*:
 fifty such steps on 200 random rows, then five at 0.02 on all. The paper says that this reduces the
-training cost significantly and prints no times; here the CPU seconds of both stand beside their
+training cost significantly and prints no times; here the seconds of both stand beside their
 scores. *Our warm start* is the same model by :class:`~twostagegp.ExactGPRegressor` with its
 quasi-Newton ladder, *our default* the two-stage model with all its choices.
 
@@ -118,7 +118,7 @@ def judge(cells: Cells) -> list[Verdict]:
             f"{count(cheaper)}; " + _ratios(cells, "exact", "sod"),
         ),
         Verdict(
-            "Our warm start costs no more CPU time than SoD, on every set",
+            "Our warm start costs no more time than SoD, on every set",
             on_all(warm),
             f"{count(warm)}; SoD's seconds by ours: " + _ratios(cells, "sod", "warm"),
         ),
@@ -140,11 +140,18 @@ def comparable(cells: Cells, name: str, field: str) -> bool | None:
 
 
 def ratio(cells: Cells, name: str, first: str, second: str) -> float:
-    """First model's CPU seconds by the second's; NaN where one is missing or used a GPU."""
-    both = (*cells.of_model(name, first), *cells.of_model(name, second))
-    if any(str(r.get("device", "cpu")).startswith("cuda") for r in both):
+    """First model's seconds by the second's; NaN where one is missing or only one used a GPU."""
+    fields = {_seconds_field(cells, name, model) for model in (first, second)}
+    if len(fields) > 1:
         return math.nan
-    return cells.mean(name, first, "fit_cpu_seconds") / cells.mean(name, second, "fit_cpu_seconds")
+    field = fields.pop()
+    return cells.mean(name, first, field) / cells.mean(name, second, field)
+
+
+def _seconds_field(cells: Cells, name: str, model: str) -> str:
+    """CPU seconds; of fits on a GPU, where those say little, seconds by the clock."""
+    devices = {str(r.get("device", "cpu"))[:4] for r in cells.of_model(name, model)}
+    return "fit_wall_seconds" if devices == {"cuda"} else "fit_cpu_seconds"
 
 
 def _at_least(value: float, wanted: float) -> bool | None:
@@ -177,7 +184,7 @@ def report(records: list[Record]) -> str:
         parts += ["## RMSE\n", _scores(cells, "rmse", "rmse")]
         parts += ["## Likelihood\n", _LIKELIHOOD, "", _likelihood(cells)]
         parts += ["## QICE\n", _QICE, "", _qice(cells)]
-        parts += ["## CPU seconds of a fit\n", _SECONDS, "", _seconds(cells)]
+        parts += ["## Seconds of a fit\n", _SECONDS, "", _seconds(cells)]
     parts += failures(records, ("model", "set", "split"))
     return "\n".join(parts)
 
@@ -192,7 +199,8 @@ _QICE = (
     "paper's 13.21 on wine is that of a constant prediction (see the page on Table 2)."
 )
 _SECONDS = (
-    "One thread. The paper prints no times. *Steps on all rows* counts evaluations of likelihood "
+    "CPU seconds of one thread, or seconds by the clock where a GPU (one, shared with other fits) "
+    "did the work. The paper prints no times. *Steps on all rows* counts evaluations of likelihood "
     "and gradient."
 )
 
@@ -261,7 +269,11 @@ def _seconds(cells: Cells) -> str:
     rows = []
     for name in cells.sets:
         n = max(r["n_train"] for model in MODELS for r in cells.of_model(name, model))
-        seconds = [mean_se(cells.values(name, m, "fit_cpu_seconds")) for m in MODELS]
+        fields = {m: _seconds_field(cells, name, m) for m in MODELS}
+        seconds = [
+            ("GPU " if field == "fit_wall_seconds" else "") + mean_se(cells.values(name, m, field))
+            for m, field in fields.items()
+        ]
         ratios = [ratio(cells, name, "exact", other) for other in ("sod", "warm")]
         steps = [cells.mean(name, m, "full_evaluations") for m in ("exact", "sod", "warm")]
         rows.append(
@@ -282,12 +294,12 @@ COLORS = {"exact": MUTED, "sod": TRUTH, "warm": MODEL}
 PANELS = {
     "rmse": "RMSE, relative to Exact-GP",
     "nlpd_standardized": "NLPD less Exact-GP's",
-    "fit_cpu_seconds": "CPU seconds of a fit",
+    "seconds": "seconds of a fit",
 }
 
 
 def picture(records: list[Record]) -> str | None:
-    """RMSE and NLPD against Exact-GP's, and CPU seconds, by set."""
+    """RMSE and NLPD against Exact-GP's, and seconds, by set."""
     cells = Cells.of(records)
     sets = [name for name in cells.sets if cells.of_model(name, "exact")]
     if not sets:
@@ -298,7 +310,7 @@ def picture(records: list[Record]) -> str | None:
             heights = [_height(cells, name, model, field) for name in sets]
             place = np.arange(len(sets)) + 0.27 * (k - 1)
             ax.bar(place, heights, 0.25, color=color, label=LABELS[model])
-        if field == "fit_cpu_seconds":
+        if field == "seconds":
             ax.set_yscale("log")
             ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             ax.yaxis.set_minor_formatter(NullFormatter())
@@ -313,8 +325,10 @@ def picture(records: list[Record]) -> str | None:
 
 
 def _height(cells: Cells, name: str, model: str, field: str) -> float:
+    if field == "seconds":
+        return cells.mean(name, model, _seconds_field(cells, name, model))
     own, base = cells.mean(name, model, field), cells.mean(name, "exact", field)
-    return {"rmse": own / base, "nlpd_standardized": own - base}.get(field, own)
+    return own / base if field == "rmse" else own - base
 
 
 EXPERIMENT = Experiment(
