@@ -15,6 +15,7 @@ from twostagegp.shape import Shape
 
 LEVELS = np.arange(1, 200) / 200
 ENGINES = ("exact", "neighbors", "vecchia")
+MOSTLY_EXACT = ("exact", *(pytest.param(e, marks=pytest.mark.slow) for e in ENGINES[1:]))
 
 
 def quick(**options):
@@ -313,7 +314,7 @@ class TestInvariance:
         twice = np.vstack([X, X]), np.append(y, y)
         self.same(quick().fit(*twice, sample_weight=np.full(120, 0.5)), quick().fit(X, y), X)
 
-    @pytest.mark.parametrize("engine", ENGINES)
+    @pytest.mark.parametrize("engine", MOSTLY_EXACT)
     def test_the_order_of_rows(self, engine):
         X, y = table(160)
         X, y = np.vstack([X, X[:8]]), np.append(y, y[:8] + 0.3)
@@ -338,7 +339,7 @@ class TestInvariance:
 
 
 class TestItHolds:
-    @pytest.mark.parametrize("engine", ENGINES)
+    @pytest.mark.parametrize("engine", MOSTLY_EXACT)
     def test_noise_that_depends_on_x(self, engine):
         new = table(6000, seed=99)
         local, scale = (

@@ -26,6 +26,7 @@ def test_tables_of_one_function():
     assert not np.array_equal(benchmark.draw(50, seed=4)[0], again[0])
 
 
+@pytest.mark.slow
 def test_a_run_and_its_page(tmp_path, capsys):
     given = ["--rows", "60", "--threads", "1", "--results", str(tmp_path)]
     assert benchmark.main(given) == 0

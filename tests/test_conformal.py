@@ -264,8 +264,11 @@ def hits(estimator, n=40, n_folds=5, tables=300, new=20, seed=0, make=table):
 class TestCoverage:
     @pytest.mark.parametrize(
         ("estimator", "more"),
-        [(LinearRegression(), 0.05), (DummyRegressor(), 0.05), (BAD, 0.1)],
-        ids=["good", "constant", "bad"],
+        [
+            pytest.param(LinearRegression(), 0.05, id="good", marks=pytest.mark.slow),
+            pytest.param(DummyRegressor(), 0.05, id="constant"),
+            pytest.param(BAD, 0.1, id="bad", marks=pytest.mark.slow),
+        ],
     )
     def test_over_many_tables(self, estimator, more):
         # Refits that differ much from each other make intervals wider than they need be.

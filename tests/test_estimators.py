@@ -32,14 +32,23 @@ SMALL = ("rbf", "laplacian")
 @parametrize_with_checks(
     [
         TwoStageGPRegressor(),
-        TwoStageGPRegressor(mean="search", kernels=SMALL),
         ExactGPRegressor(),
-        ExactGPRegressor(kernel="search", ard=True),
         TwoStageGPRegressor(method="neighbors", kernels=("rbf",), ard=False),
         GPNNRegressor(),
     ]
 )
 def test_follows_scikit_learn(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [
+        TwoStageGPRegressor(mean="search", kernels=SMALL),
+        ExactGPRegressor(kernel="search", ard=True),
+    ]
+)
+def test_follows_scikit_learn_with_other_options(estimator, check):
     check(estimator)
 
 

@@ -185,7 +185,9 @@ class TestLogSquares:
 
 
 class TestWhatIsFound:
-    @pytest.mark.parametrize(("n", "seeds"), [(60, 8), (200, 8), (2000, 2)])
+    @pytest.mark.parametrize(
+        ("n", "seeds"), [(60, 8), pytest.param(200, 8, marks=pytest.mark.slow), (2000, 2)]
+    )
     def test_noise_of_one_size_costs_next_to_nothing(self, n, seeds):
         cost = []
         for seed in range(seeds):

@@ -137,12 +137,20 @@ def shifted_groups():
     return X, np.repeat(rng.normal(size=60), 5), groups
 
 
+TREES = HistGradientBoostingRegressor(max_iter=20, min_samples_leaf=3)
+
+
 @pytest.mark.parametrize(
-    "mean",
-    ["rbf", "stack", HistGradientBoostingRegressor(max_iter=20, min_samples_leaf=3)],
-    ids=["ridge", "stack", "trees"],
+    ("mean", "is_large"),
+    [
+        pytest.param("rbf", False, id="small-ridge"),
+        pytest.param("stack", True, id="large-stack"),
+        pytest.param(TREES, False, id="small-trees"),
+        pytest.param("rbf", True, id="large-ridge", marks=pytest.mark.slow),
+        pytest.param("stack", False, id="small-stack", marks=pytest.mark.slow),
+        pytest.param(TREES, True, id="large-trees", marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("is_large", [False, True], ids=["small", "large"])
 def test_rows_of_a_group_do_not_help_to_predict_it(mean, is_large, request):
     if is_large:
         request.getfixturevalue("large")
@@ -186,6 +194,7 @@ def test_a_weight_is_a_number_of_repeats_for_kernels(large):
     same(weighted, repeated, X, rtol=2e-2, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_weight_two_is_about_two_rows_for_the_stack():
     """A regressor's folds differ: each copy has one of its own, a weighted row just one."""
     X, y = table(300)
@@ -202,6 +211,7 @@ def test_weight_zero_removes_a_row():
     same(ridge().fit(X, y, sample_weight=keep), ridge().fit(X[keep], y[keep]), X)
 
 
+@pytest.mark.slow
 def test_noise_that_is_known_is_not_learned_again():
     X, y = table(300, noise=0.4)
     unknown = neighbors().fit(X, y)

@@ -35,7 +35,9 @@ def test_intervals_hold_on_fresh_rows(fitted, fresh):
     assert 0.9 < np.mean((low < y) & (y < high)) < 0.98
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
+)
 def test_pure_noise_is_left_alone(seed, monkeypatch):
     monkeypatch.setattr(neighbor_stages, "boosted_trees", TREES)
     rng = np.random.default_rng(seed)
