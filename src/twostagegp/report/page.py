@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 
 from twostagegp.plotting import INK, MODEL, MUTED, TRUTH
 
-__all__ = ["Picture", "render_page", "write_page"]
+__all__ = ["Picture", "render_page", "template_text", "write_page"]
 
 #: Colour of the plots in the light: its name in the SVG, and its value in the dark.
 _DARK = {
@@ -104,6 +104,11 @@ def render_page(context: Mapping[str, Any], template: str = "demo.html.j2") -> s
         lstrip_blocks=True,
     )
     return environment.get_template(template).render(context)
+
+
+def template_text(name: str) -> str:
+    """A file of this package's templates as it is, nothing filled in."""
+    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
 
 
 def write_page(
