@@ -14,6 +14,7 @@ from twostagegp.cli.handling import Commands, handle_signals
 from twostagegp.cli.kernels import check, search
 from twostagegp.cli.options import DebugOption
 from twostagegp.cli.predict import predict
+from twostagegp.cli.report import report
 
 __all__ = ["app", "run"]
 
@@ -54,7 +55,7 @@ def _program(
     pass
 
 
-for _command in (fit, predict, evaluate, search, check):
+for _command in (fit, predict, evaluate, report, search, check):
     app.command()(_command)
 app.add_typer(datasets_app)
 

@@ -38,9 +38,11 @@ MEANING = {
     "brier": "mean squared error of the probabilities",
     "ece": "calibration error of the largest probability",
     "aurc": "mean error rate as rows are left out, least certain first",
-    "certain": "share of rows that the model calls certain",
-    "accuracy_certain": "share of these whose class is right",
-    "accuracy_uncertain": "the same of the others",
+    "accuracy_certain": "share of right classes among the rows that the model calls certain",
+    "accuracy_uncertain": "the same of the other rows",
+    "share_certain": "share of rows that the model calls certain",
+    "n_certain": "their number",
+    "n_uncertain": "number of the others",
 }
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from twostagegp.errors import TwoStageGPError
+from twostagegp.errors import TwoStageGPError, TwoStageGPWarning
 
 __all__ = ["DEBUG", "Commands", "handle_signals"]
 
@@ -69,7 +69,7 @@ def _message(error: Exception) -> str:
 
 @contextmanager
 def _warnings_as_lines(ctx: typer.Context) -> Iterator[None]:
-    """Warnings that are meant for users on one line each, once."""
+    """Our warnings on one line each, once; those of other libraries with ``--debug`` only."""
     told: set[str] = set()
 
     def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
@@ -81,7 +81,7 @@ def _warnings_as_lines(ctx: typer.Context) -> Iterator[None]:
     with warnings.catch_warnings():
         if not ctx.meta.get(DEBUG):
             warnings.simplefilter("ignore")
-        warnings.simplefilter("always", UserWarning)
+        warnings.simplefilter("always", TwoStageGPWarning)
         warnings.showwarning = show
         yield
 

@@ -121,20 +121,20 @@ class SavedModel:
             )
 
     def outcomes(self, series: pd.Series, first: int, decimal: str) -> NDArray[Any]:
-        """The target of some rows as the model knows it; gaps are NaN or None."""
+        """The target of some rows, without gaps, as the model knows it."""
         if not self.is_classifier:
             return as_numbers(series, first, decimal).to_numpy()
         classes = self.model.classes_
         known = {_text(label): label for label in classes.tolist()}
-        values = [None if pd.isna(value) else _text(value) for value in series]
-        for k, value in enumerate(values):
-            if value is not None and value not in known:
+        values = [_text(value) for value in series]
+        for value, row in zip(values, series.index, strict=True):
+            if value not in known:
                 listed = ", ".join(list(known)[:20])
                 raise InputError(
-                    f"the target has the class {value!r} in row {first + k + 1}; the model knows "
-                    f"{listed}."
+                    f"the target {series.name!r} is {value!r} in row {first + int(row) + 1}; the "
+                    f"model knows the classes {listed}."
                 )
-        return np.array([None if v is None else known[v] for v in values], dtype=object)
+        return np.array([known[value] for value in values], dtype=classes.dtype)
 
 
 def _text(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from twostagegp.cli.output import Progress
 from twostagegp.cli.source import Source
 from twostagegp.errors import InputError
 
-__all__ = ["score_file", "target_of"]
+__all__ = ["all_rows", "score_file", "target_of"]
 
 #: Rows at a time; each has as many quantiles as CRPS has levels.
 _ROWS = 5000
@@ -36,25 +37,11 @@ def score_file(
     """Number of rows, and every score by name."""
     parts: list[dict[str, Any]] = []
     rows = 0
-    for chunk in saved.rows(source, _ROWS, rest=[target]):
-        X, column = chunk.X, chunk.rest[target]
-        gaps = column.isna().to_numpy()
-        if gaps.any():
-            if not drop_gaps:
-                raise InputError(
-                    f"{source.path}: the target {target!r} is missing in row "
-                    f"{chunk.first + int(gaps.argmax()) + 1}. --drop-missing-target leaves such "
-                    "rows out."
-                )
-            if gaps.all():
-                continue
-        y = saved.outcomes(column, chunk.first, source.decimal)[~gaps]
-        X = X.loc[~gaps] if isinstance(X, pd.DataFrame) else X[~gaps]
-        parts.append(_class_part(saved.model, X, y) if saved.is_classifier else _part(saved, X, y))
+    of = _class_part if saved.is_classifier else _part
+    for X, y, done in _scored_rows(saved, source, target, drop_gaps):
+        parts.append(of(saved.model, X, y))
         rows += len(y)
-        tell(chunk.done, rows)
-    if not rows:
-        raise InputError(f"{source.path}: the target {target!r} is missing in every row.")
+        tell(done, rows)
     joined = {
         name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name != "crps"
     }
@@ -65,13 +52,45 @@ def score_file(
     return rows, _scores(joined, parts)
 
 
+def all_rows(
+    saved: SavedModel, source: Source, target: str, drop_gaps: bool
+) -> tuple[Any, pd.Series]:
+    """Inputs and outcomes of a whole file."""
+    parts = list(_scored_rows(saved, source, target, drop_gaps))
+    inputs = [X for X, _, _ in parts]
+    framed = isinstance(inputs[0], pd.DataFrame)
+    X = pd.concat(inputs, ignore_index=True) if framed else np.concatenate(inputs)
+    return X, pd.Series(np.concatenate([y for _, y, _ in parts]), name=target)
+
+
+def _scored_rows(
+    saved: SavedModel, source: Source, target: str, drop_gaps: bool
+) -> Iterator[tuple[Any, Any, float]]:
+    """Inputs and outcomes, chunk by chunk, and the share of the file that has been read."""
+    rows = 0
+    for chunk in saved.rows(source, _ROWS, rest=[target]):
+        X, column = chunk.X, chunk.rest[target]
+        gaps = column.isna().to_numpy()
+        if gaps.any() and not drop_gaps:
+            raise InputError(
+                f"{source.path}: the target {target!r} is missing in row "
+                f"{chunk.first + int(gaps.argmax()) + 1}. --drop-missing-target leaves such "
+                "rows out."
+            )
+        if gaps.all():
+            continue
+        y = saved.outcomes(column[~gaps], chunk.first, source.decimal)
+        rows += len(y)
+        yield X.loc[~gaps] if isinstance(X, pd.DataFrame) else X[~gaps], y, chunk.done
+    if not rows:
+        raise InputError(f"{source.path}: the target {target!r} is missing in every row.")
+
+
 def _class_part(model: Any, X: Any, y: Any) -> dict[str, Any]:
-    labels = np.array(y.tolist(), dtype=model.classes_.dtype)
-    return {"y": labels, "P": model.predict_proba(X), "certain": model.predict_certainty(X)}
+    return {"y": y, "P": model.predict_proba(X), "certain": model.predict_certainty(X)}
 
 
-def _part(saved: SavedModel, X: Any, y: Any) -> dict[str, Any]:
-    model = saved.model
+def _part(model: Any, X: Any, y: Any) -> dict[str, Any]:
     if not hasattr(model, "predict_quantiles"):  # intervals of cross-validation+
         return {"y": y, "mean": model.predict(X), "ends": model.predict_interval(X, 0.95)}
     five = metrics.PINBALL_LEVELS

@@ -31,7 +31,7 @@ __all__ = ["Sink", "guard_formulas", "open_sink", "write_table"]
 _ENDING = ".twostagegp-part"
 #: Cells that a spreadsheet would take for a formula, and those among them that are plain numbers.
 _FORMULA = r"^[=+\-@\t\r\n]"
-_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+_NUMBER = r"^[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?$"
 
 
 class Sink:
@@ -65,10 +65,15 @@ class Sink:
         frame.to_csv(text, sep=between, index=False, header=first, lineterminator="\n")
         text.detach()
 
+    def close(self) -> None:
+        """End the file; not more than once does anything."""
+        writer, self.writer = self.writer, None
+        if self.kind in ("parquet", "feather") and writer is not None:
+            writer.close()
+
     def finish(self) -> None:
         """Everything to the disk."""
-        if self.kind in ("parquet", "feather") and self.writer is not None:
-            self.writer.close()
+        self.close()
         self.file.flush()
         os.fsync(self.file.fileno())
 
@@ -117,15 +122,17 @@ def open_sink(path: Path, guard: bool = True) -> Iterator[Sink]:
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_left_over(target)
     file, draft = _new_draft(target)
+    sink = Sink(file, kind, guard)
     try:
-        sink = Sink(file, kind, guard)
         yield sink
         sink.finish()
         if sys.platform == "win32":
             file.close()  # an open file cannot be renamed there
         os.replace(draft, target)
     finally:
-        file.close()
+        with contextlib.suppress(Exception):  # a writer whose rows were refused, or a full disk
+            sink.close()
+            file.close()
         draft.unlink(missing_ok=True)
 
 

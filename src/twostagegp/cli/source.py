@@ -12,6 +12,7 @@ import bz2
 import gzip
 import lzma
 import warnings
+import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -39,6 +40,14 @@ FORMATS = {
     ".arrow": "feather",
 }
 _UNPACK: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_DAMAGED = (
+    pa.ArrowInvalid,
+    pa.ArrowNotImplementedError,
+    EOFError,
+    gzip.BadGzipFile,
+    lzma.LZMAError,
+    zlib.error,
+)
 #: Columns in which pandas keeps the index of a frame.
 _INDEX = "__index_level_"
 
@@ -111,7 +120,7 @@ class Source:
         """All rows of some columns, with types inferred where the file has none."""
         with _reading(self):
             if self.is_text:
-                frame = self._csv(columns, dtype=dict.fromkeys(as_text, str), low_memory=False)
+                frame = self._csv(dtype=dict.fromkeys(as_text, str), low_memory=False)
             elif self.kind == "parquet":
                 table = pq.read_table(self.path, columns=list(columns))
                 frame = _to_frame(table.select(list(columns)))
@@ -153,7 +162,8 @@ class Source:
 
     # --- CSV -------------------------------------------------------------------------------------
 
-    def _csv(self, columns: Sequence[str], file: Any = None, **options: Any) -> Any:
+    def _csv(self, file: Any = None, **options: Any) -> Any:
+        # All columns are read: with ``usecols`` pandas would not notice rows with too many cells.
         return pd.read_csv(
             self.path if file is None else file,
             sep=self.delimiter,
@@ -161,7 +171,6 @@ class Source:
             encoding=self.encoding,
             header=0,
             names=self.names,
-            usecols=list(columns),
             index_col=False,
             **options,
         )
@@ -169,20 +178,21 @@ class Source:
     def _csv_chunks(
         self, columns: Sequence[str], numbers: Collection[str], keep: Sequence[str], rows: int
     ) -> Iterator[tuple[pd.DataFrame, pa.Table, float]]:
-        wanted = list(dict.fromkeys([*columns, *keep]))
         read_as_numbers = set(numbers) - set(keep)  # what is kept is kept as it stands in the file
-        dtype: dict[str, Any] = {n: "float64" if n in read_as_numbers else str for n in wanted}
+        dtype: dict[str, Any] = {
+            name: "float64" if name in read_as_numbers else str for name in self.names
+        }
         size = max(self.path.stat().st_size, 1)
         with ExitStack() as stack:
             raw = stack.enter_context(open(self.path, "rb"))
             file = stack.enter_context(_unpacked(raw, self.path))
-            first, reader = 0, self._csv(wanted, file, dtype=dtype, chunksize=rows)
+            reader = stack.enter_context(self._csv(file, dtype=dtype, chunksize=rows))
             while True:
                 try:
                     frame = next(reader, None)
                 except ValueError as error:
                     if "could not convert" in str(error):
-                        self._name_bad_number(columns, read_as_numbers, rows)
+                        self._name_bad_number(read_as_numbers, rows)
                     raise
                 if frame is None:
                     return
@@ -193,14 +203,13 @@ class Source:
                     }
                 )
                 yield frame[list(columns)].reset_index(drop=True), kept, raw.tell() / size
-                first += len(frame)
 
-    def _name_bad_number(self, columns: Sequence[str], numbers: Collection[str], rows: int) -> None:
+    def _name_bad_number(self, numbers: Collection[str], rows: int) -> None:
         """Raise with the first cell that is no number; the file is read once more, as text."""
         first = 0
-        for frame in self._csv(columns, dtype=str, chunksize=rows):
-            for name in columns:
-                if name in numbers:
+        with self._csv(dtype=str, chunksize=rows) as reader:
+            for frame in reader:
+                for name in numbers:
                     text = frame[name].str.replace(self.decimal, ".", regex=False)
                     bad = text.notna() & pd.to_numeric(text, errors="coerce").isna()
                     if bad.any():
@@ -210,7 +219,7 @@ class Source:
                             f"{frame[name].iloc[k]!r} in row {first + k + 1}. Correct it, leave "
                             "the cell empty where the value is missing, or fit again."
                         )
-            first += len(frame)
+                first += len(frame)
 
     # --- Parquet and Feather ---------------------------------------------------------------------
 
@@ -342,5 +351,5 @@ def _reading(source: Source) -> Iterator[None]:
             f"{path} is not a regular table: {str(error).strip()} Is the delimiter "
             f"{source.delimiter!r}? Are cells with delimiters in quotation marks?"
         ) from error
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, EOFError, lzma.LZMAError) as error:
+    except _DAMAGED as error:
         raise InputError(f"{path} cannot be read as {source.kind}: {error}") from error

@@ -165,9 +165,10 @@ def _checked(series: pd.Series, convert: Any, first: int, what: str) -> Any:
             try:
                 convert(series.iloc[k : k + 1])
             except (ValueError, TypeError) as error:
+                row = first + int(str(series.index[k])) + 1
                 raise InputError(
-                    f"column {series.name!r} has {series.iloc[k]!r} in row {first + k + 1}, where "
-                    f"the model wants {what}. Correct it, leave it empty where the value is "
-                    "missing, or fit again."
+                    f"column {series.name!r} has {series.iloc[k]!r} in row {row}, where the model "
+                    f"wants {what}. Correct it, leave it empty where the value is missing, or fit "
+                    "again."
                 ) from error
         raise
