@@ -1,6 +1,9 @@
 """The commands, called as a user does but inside this process."""
 
 import json
+import re
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -404,3 +407,20 @@ def test_datasets(tmp_path):
     assert out.read_text().splitlines()[:2] == ["x0,x1,y", "0.0,1.0,0.0"]
     told = fails("datasets", "fetch", "yach", "-o", out, "--folder", tmp_path)
     assert "did you mean 'yacht'" in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "docs/command_line.md"])
+def test_documented_commands_run(page, tmp_path, monkeypatch):
+    text = (Path(__file__).parent.parent / page).read_text(encoding="utf-8")
+    commands = re.findall(r"^twostagegp (.+)$", text, flags=re.MULTILINE)
+    assert len(commands) >= 3
+    monkeypatch.chdir(tmp_path)
+    for seed, name in enumerate(["houses", "new", "test"]):
+        table = mixed(60, seed).assign(street=lambda t: t["zip"] + t["quarter"])
+        if page == "README.md":
+            table = table.drop(columns=["id", "dear"])
+        table.to_csv(f"{name}.csv", index=False)
+    for command in commands:
+        if "fetch" not in command and "--help" not in command:  # no connection in tests
+            run(*shlex.split(command, comments=True))

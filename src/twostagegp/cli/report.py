@@ -43,9 +43,10 @@ def report(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Write a page that says how well a model predicts rows that it has not seen.
+    """Write a page about a model on rows that it has not seen.
 
-    One file without scripts that loads nothing from elsewhere. All rows are in memory at once.
+    How well it predicts them, in words and pictures: one HTML file without scripts that loads
+    nothing from elsewhere. All rows are in memory at once.
     """
     if output.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{output}: the name must end in .html (got {output.suffix!r}).")

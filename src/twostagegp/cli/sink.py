@@ -130,9 +130,9 @@ def open_sink(path: Path, guard: bool = True) -> Iterator[Sink]:
             file.close()  # an open file cannot be renamed there
         os.replace(draft, target)
     finally:
-        with contextlib.suppress(Exception):  # a writer whose rows were refused, or a full disk
-            sink.close()
-            file.close()
+        for end in (sink.close, file.close):
+            with contextlib.suppress(Exception):  # such as a full disk, which has been told already
+                end()
         draft.unlink(missing_ok=True)
 
 
