@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib import dates
 from matplotlib.axes import Axes
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from twostagegp.errors import InputError
 from twostagegp.plotting.style import INK, LEGEND, MODEL, MUTED, TRUTH, plain, tidy
@@ -17,7 +18,7 @@ from twostagegp.slices.slice import Slice
 # matplotlib.dates has no types.
 _dates: Any = dates
 
-__all__ = ["name_axis", "plot_maps", "plot_slice"]
+__all__ = ["axis_places", "name_axis", "plot_maps", "plot_slice", "row_places"]
 
 #: Colours of the classes of a slice.
 _CLASSES = (MODEL, TRUTH, INK, MUTED)
@@ -83,11 +84,30 @@ def _naive(date: Any) -> Any:
     return date.tz_localize(None).to_pydatetime()
 
 
+def row_places(grid: Grid, series: pd.Series) -> NDArray[np.float64]:
+    """Places of a table's rows on the axis of a grid that was made from them; NaN for none.
+
+    Rows at a level are spread a little to both sides, so that none hides another.
+    """
+    if grid.labels is None:
+        at = np.full(len(series), np.nan)
+        at[series.notna().to_numpy()] = grid.seen + (axis_places(grid)[0] - grid.positions[0])
+        return at
+    places: dict[Any, float] = {
+        value: float(k) for k, value in enumerate(grid.values) if value is not None
+    }
+    named = {name: float(k) for k, name in enumerate(grid.labels)}
+    other, gap = named.get("(other)", np.nan), named.get("(missing)", np.nan)
+    rows = zip(series, series.isna(), strict=True)
+    at = np.array([gap if missing else places.get(value, other) for value, missing in rows])
+    return at + np.random.default_rng(0).uniform(-0.18, 0.18, len(at))
+
+
 def name_axis(ax: Axes, grid: Grid, which: str = "x") -> None:
     """Write levels and dates by their own names on an axis."""
     axis = ax.xaxis if which == "x" else ax.yaxis
     if grid.start is not None:
-        locator = _dates.AutoDateLocator(minticks=3, maxticks=6)
+        locator = _dates.AutoDateLocator(minticks=3)
         axis.set_major_locator(locator)
         axis.set_major_formatter(_dates.ConciseDateFormatter(locator))
         return

@@ -27,7 +27,7 @@ def note(what: str, todo: str) -> dict[str, str]:
 
 
 def regression_advice(
-    model: Any, report: Any, one: Any, outside: NDArray[np.bool_], met: list[str]
+    report: Any, one: Any, outside: NDArray[np.bool_], met: list[str]
 ) -> list[dict[str, str]]:
     """Findings about the fit and the test rows of one target."""
     found = [note(text, _explained(text)) for text in report.warnings]
@@ -109,11 +109,11 @@ def _common(
             )
         )
     share = float(outside.mean())
-    if outside.any() and share > 0.01:
+    if outside.sum() > 1 and share > 0.02:
         found.append(
             note(
-                f"{plural(int(outside.sum()), 'test row')} ({percent(share)}) lie outside the "
-                "range of the training rows in some column.",
+                f"{int(outside.sum())} test rows ({percent(share)}) lie outside the range of the "
+                "training rows in some column.",
                 "Trust predictions there less: they rest on what is known far away. The tables of "
                 "uncertain cases show whether the model knows.",
             )

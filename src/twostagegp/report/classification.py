@@ -142,9 +142,9 @@ def headline(a: Answered, advice: list[Any]) -> list[str]:
     split = scores.certainty_split(a.y, a.answer, a.certain)
     if 0 < split.n_certain < a.n:
         words.append(
-            f"It calls {plural(split.n_certain, 'answer')} certain, and is right in "
-            f"{percent(split.accuracy_certain)} of them; of the {split.n_uncertain} others in "
-            f"{percent(split.accuracy_uncertain)}. Those are worth a second look."
+            f"It calls {split.n_certain} of its answers certain, and is right in "
+            f"{percent(split.accuracy_certain)} of them. Among the other {split.n_uncertain}, "
+            f"which are worth a second look, it is right in {percent(split.accuracy_uncertain)}."
         )
     words.append(_confidence_words(a))
     if advice:
@@ -205,7 +205,7 @@ def bin_rows(a: Answered) -> list[dict[str, str]]:
         inside = low - 1e-9 <= share <= high + 1e-9
         rows.append(
             {
-                "said": percent(each["confidence"]),
+                "said": percent(each["confidence"], 1),
                 "rows": str(int(each["rows"])),
                 "right": percent(share),
                 "low": percent(low),

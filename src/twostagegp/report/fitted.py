@@ -32,6 +32,7 @@ __all__ = [
 
 #: Rows and simulations of the test of the leading kernel.
 _TEST_ROWS, _TEST_REPEATS = 200, 60
+_STAGES = {"gp": "Gaussian process"}
 _KERNELS = {
     "rbf": "very smooth",
     "matern52": "smooth",
@@ -117,12 +118,14 @@ def search_pictures(search: Any) -> list[Picture]:
         rows = [row for row in search if row["stage"] == stage and math.isfinite(row["score"])]
         if not rows:
             continue
-        ax = axes(4.6, min(6.0, 1.3 + 0.24 * len(rows)))
+        ax = axes(3.9, min(6.0, 1.2 + 0.22 * max(8, len(rows))))
         draw_stage(search, stage, ax)
+        ax.set_title("")  # the page has a heading
         best = sorted(rows, key=lambda row: float(row["score"]))
         said = "; ".join(f"{row['kernel']} {number(row['score'])}" for row in best[:8])
-        alt = f"Kernels tried for the {stage} with their scores, best first: {said}."
-        pictures.append(picture(ax, f"Kernels tried: {stage}", alt))
+        tried = f"Kernels tried for the {_STAGES.get(stage, stage)}"
+        alt = f"{tried} with their scores, best first: {said}."
+        pictures.append(picture(ax, f"{tried} (in use: orange)", alt))
     return pictures
 
 
@@ -144,7 +147,7 @@ def kernel_check(model: Any, j: int) -> tuple[str, list[Picture]]:
             )  # fmt: skip
     except TwoStageGPError:
         return "", []
-    ax = axes(4.2, 3.0)
+    ax = axes(3.9, 3.0)
     check.plot(ax)
     evidence = "; ".join(f"{cause} {row.evidence:.1f}" for cause, row in check.causes.iterrows())
     rows = min(_TEST_ROWS, len(data.rows))

@@ -86,7 +86,7 @@ def _adaptive_svg(figure: Figure) -> str:
     return re.sub(r"(<svg[^>]*>)", lambda match: match[1] + style, svg, count=1)
 
 
-def render_page(context: Mapping[str, Any], template: str = "demo.html.j2") -> str:
+def render_page(context: Mapping[str, Any], template: str = "report.html.j2") -> str:
     """Fill a template of this package; a name missing in the context is an error.
 
     Parameters
@@ -112,7 +112,7 @@ def template_text(name: str) -> str:
 
 
 def write_page(
-    path: str | os.PathLike[str], context: Mapping[str, Any], template: str = "demo.html.j2"
+    path: str | os.PathLike[str], context: Mapping[str, Any], template: str = "report.html.j2"
 ) -> Path:
     """Render a page and put it at ``path``, whole or not at all.
 

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from twostagegp import metrics, plotting
-from twostagegp.plotting.inputs import axis_places, name_axis
+from twostagegp.plotting.inputs import name_axis, row_places
 from twostagegp.plotting.style import plain
 from twostagegp.report.advice import regression_advice
 from twostagegp.report.cases import MOST_INPUTS, regression_cases
@@ -34,7 +34,7 @@ from twostagegp.report.page import Picture
 from twostagegp.report.scatter import scatter
 from twostagegp.report.words import chance_range, coverage_words, number, percent, plural
 from twostagegp.slices import Answers, make_grid, make_slices, shuffle_effects
-from twostagegp.slices.tables import as_given, column_kinds
+from twostagegp.slices.tables import as_given, column_kinds, column_rules
 
 __all__ = ["regression_context"]
 
@@ -57,7 +57,7 @@ def regression_context(model: Any, X: Any, y: Any) -> dict[str, Any]:
     for j, one in enumerate(predicted):
         report = reports[j]
         order = ranked(effects, j)
-        advice = regression_advice(model, report, one, outside, met)
+        advice = regression_advice(report, one, outside, met)
         check_text, check_pictures = kernel_check(model, j)
         targets.append(
             {
@@ -247,7 +247,9 @@ def residual_pictures(
     some = thin(one.n, RESIDUAL_POINTS)
     ax = axes()
     plotting.plot_residuals(ax, one.mean[some], one.residual[some], one.std[some])
-    slope = stats.spearmanr(one.mean, np.abs(one.residual)).statistic if one.n > 2 else np.nan
+    error = np.abs(one.residual)
+    varied = one.n > 2 and np.ptp(one.mean) > 0.0 and np.ptp(error) > 0.0
+    slope = stats.spearmanr(one.mean, error).statistic if varied else np.nan
     pictures = [
         picture(
             ax,
@@ -261,10 +263,9 @@ def residual_pictures(
         return pictures
     name = order[0][0]
     kind = column_kinds(model)[name]
-    rule = None if model.columns_ is None else _rule(model, name)
     series = rows.frame[name].iloc[some]
-    grid = make_grid(name, series, kind, rule)
-    at = _places(grid, series)
+    grid = make_grid(name, series, kind, column_rules(model)[name])
+    at = row_places(grid, series)
     known = np.isfinite(at)
     if not known.any():
         return pictures
@@ -277,31 +278,3 @@ def residual_pictures(
         f"{int(known.sum())} test rows."
     )
     return [*pictures, picture(ax, f"Against {name}", alt)]
-
-
-def _rule(model: Any, name: str) -> Any:
-    return dict(zip(column_kinds(model), model.columns_.rules_, strict=True))[name]
-
-
-def _places(grid: Any, series: Any) -> Any:
-    """Places of the rows on the axis of a grid; levels are spread a little, so that none hides."""
-    if grid.labels is None:
-        known = series.notna().to_numpy()
-        at = np.full(len(series), np.nan)
-        offset = axis_places(grid)[0] - grid.positions[0]
-        at[known] = grid.seen + offset
-        return at
-    if grid.kind == "number":
-        values = np.asarray(series, dtype=np.float64)
-        lookup = {value: k for k, value in enumerate(grid.values)}
-        at = np.array([lookup.get(value, np.nan) for value in values], dtype=np.float64)
-    else:
-        lookup = {value: k for k, value in enumerate(grid.values) if value is not None}
-        other = next((k for k, n in enumerate(grid.labels) if n == "(other)"), np.nan)
-        gap = next((k for k, n in enumerate(grid.labels) if n == "(missing)"), np.nan)
-        gaps = series.isna().to_numpy()
-        at = np.array(
-            [gap if g else lookup.get(v, other) for v, g in zip(series, gaps, strict=True)],
-            dtype=np.float64,
-        )
-    return at + np.random.default_rng(0).uniform(-0.18, 0.18, len(at))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from twostagegp.plotting import INK, LEGEND, MODEL, MUTED, TRUTH, tidy
 
@@ -88,8 +89,9 @@ def _draw_candidates(rows: list[dict[str, Any]], stage: str, ax: Axes) -> None:
     ax.scatter([row["score"] for row in fitted], place, c=colours)
     ax.set_yticks(place, [row["kernel"] for row in fitted], fontsize=8)
     ax.set_ylim(len(fitted) - 0.5, -0.5)
-    tidy(ax, "training objective a row where the kernel stopped", "")
-    ax.set_title(f"{stage}: {len(rows)} kernels, those in use in orange", color=INK, fontsize=10)
+    tidy(ax, "score a row, less is better", "")
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=4))
+    ax.set_title(f"{stage}: {len(rows)} kernels, in use: orange", color=INK, fontsize=10)
 
 
 def draw_check(check: MisspecificationCheck, ax: Any = None) -> Axes:

@@ -13,7 +13,7 @@ from twostagegp.columns.categories import CategoryColumn
 from twostagegp.columns.times import DateColumn
 from twostagegp.slices.tables import NAMED_KINDS
 
-__all__ = ["Grid", "make_grid"]
+__all__ = ["POINTS", "Grid", "make_grid"]
 
 Array = NDArray[np.float64]
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from twostagegp.errors import InputError
 from twostagegp.slices.answers import Answers
-from twostagegp.slices.grids import Grid, make_grid
-from twostagegp.slices.tables import column_kinds, typical_row
+from twostagegp.slices.grids import POINTS, Grid, make_grid
+from twostagegp.slices.tables import column_kinds, column_rules, typical_row
 
-__all__ = ["Slice", "make_slices"]
+__all__ = ["Slice", "grid_rows", "make_slices"]
 
 Array = NDArray[np.float64]
 
@@ -44,7 +44,9 @@ class Slice:
     typical: dict[str, Any]
 
 
-def make_slices(answers: Answers, frame: pd.DataFrame, features: Sequence[str]) -> list[Slice]:
+def make_slices(
+    answers: Answers, frame: pd.DataFrame, features: Sequence[str], points: int = POINTS
+) -> list[Slice]:
     """One slice a feature, over the range of the rows of ``frame``.
 
     Parameters
@@ -54,6 +56,8 @@ def make_slices(answers: Answers, frame: pd.DataFrame, features: Sequence[str]) 
         Rows of the user's table; typical values are theirs.
     features : sequence of str
         Names of columns.
+    points : int
+        Of a line.
 
     Examples
     --------
@@ -69,20 +73,16 @@ def make_slices(answers: Answers, frame: pd.DataFrame, features: Sequence[str]) 
     if unknown:
         known = ", ".join(repr(name) for name in list(kinds)[:20])
         raise InputError(f"there is no column {unknown[0]!r}; the columns are {known}.")
-    rules = dict.fromkeys(kinds) if model.columns_ is None else _rules(model)
+    rules = column_rules(model)
     typical = typical_row(frame, kinds)
     slices = []
     for name in features:
-        grid = make_grid(name, frame[name], kinds[name], rules[name])
+        grid = make_grid(name, frame[name], kinds[name], rules[name], points)
         if len(grid.values) == 0:
             continue
         rows = grid_rows(frame, typical, {name: grid.values})
         slices.append(Slice(grid, answers.middle(rows), answers.band(rows), answers.names, typical))
     return slices
-
-
-def _rules(model: Any) -> dict[str, Any]:
-    return dict(zip(column_kinds(model), model.columns_.rules_, strict=True))
 
 
 def grid_rows(

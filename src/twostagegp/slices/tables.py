@@ -18,7 +18,14 @@ from twostagegp.columns.tables import encoded_names
 from twostagegp.errors import InputError
 from twostagegp.parameters import seen_columns
 
-__all__ = ["as_given", "column_kinds", "model_frame", "training_frame", "typical_row"]
+__all__ = [
+    "as_given",
+    "column_kinds",
+    "column_rules",
+    "model_frame",
+    "training_frame",
+    "typical_row",
+]
 
 Array = NDArray[np.float64]
 
@@ -62,6 +69,15 @@ def column_kinds(model: Any) -> dict[str, str]:
     if encoder is None:
         return dict.fromkeys(seen_columns(model), "number")
     return {name: rule.kind for name, rule in zip(seen_columns(model), encoder.rules_, strict=True)}
+
+
+def column_rules(model: Any) -> dict[str, Any]:
+    """The rule of every column, None without rules."""
+    names = seen_columns(model)
+    encoder: TableEncoder | None = model.columns_
+    return (
+        dict.fromkeys(names) if encoder is None else dict(zip(names, encoder.rules_, strict=True))
+    )
 
 
 def training_frame(model: Any) -> tuple[pd.DataFrame, NDArray[Any]]:
