@@ -151,12 +151,13 @@ def report(records: list[Record]) -> str:
 
 def _table(records: list[Record]) -> str:
     header = ["rows", "input MiB", "output", "output MiB", "rows at a time", "seconds", "CPU s"]
-    header += ["rows a second", "peak MiB", "machine", "threads"]
+    header += ["rows a second", "a CPU second", "peak MiB", "machine", "threads"]
     lines = []
     for r in sorted(records, key=lambda r: (r["output"], r["chunk_rows"], r["rows"])):
         cells = [f"{r['rows']:,}", figure(r["input_mib"]), r["output"], figure(r["output_mib"])]
         cells += [f"{r['chunk_rows']:,}", figure(r["seconds"]), figure(r["cpu"])]
-        cells += [f"{r['rows_a_second']:,.0f}", figure(r["peak_mib"])]
+        cells += [f"{r['rows_a_second']:,.0f}", f"{r['rows'] / r['cpu']:,.0f}"]
+        cells.append(figure(r["peak_mib"]))
         lines.append([*cells, r["machine"], r["threads"]])
     return markdown_table(header, lines)
 

@@ -159,6 +159,7 @@ def test_kind_of_target_decides_unless_told(tmp_path, target, flags, estimator):
         (["-t", "price", "--drop", "idd"], "no column 'idd' (--drop). Did you mean 'id'?"),
         (["-t", "price", "--groups", "g"], "no column 'g' (--groups)"),
         (["-t", "price"], "column 'id' looks like free text"),
+        (["-t", "price"], "On the command line: --drop leaves a column out"),
         (["-t", "area", "--drop", "id"], "missing in 7 of 48 rows, the first is row 1"),
         (["-t", "dear", "--regress", "--drop", "id"], "must hold numbers, and has 'yes'"),
         (["-t", "price", "--drop", "id", "--option", "kernel=rbf"], "Did you mean 'kernels'?"),

@@ -84,7 +84,13 @@ def fit(
     labels, true/false, ISO dates and gaps are handled (docs/tables.md); text that is neither label
     nor date must be dropped.
     """
-    from twostagegp.cli.fitting import held_out_scores, make_model, report_of, rows_for_fit
+    from twostagegp.cli.fitting import (
+        column_hints,
+        held_out_scores,
+        make_model,
+        report_of,
+        rows_for_fit,
+    )
     from twostagegp.cli.source import open_source
     from twostagegp.files.folder import check_replaceable
     from twostagegp.files.model import save_model
@@ -107,7 +113,7 @@ def fit(
         classify=classify,
     )
     model = make_model(data.classify, method, seed, parse_options(option))
-    with working(f"fitting {len(data.X):,} rows and {data.X.shape[1]} columns"):
+    with working(f"fitting {len(data.X):,} rows and {data.X.shape[1]} columns"), column_hints():
         model.fit(data.X, data.y, **data.extra)
     save_model(model, output, table={"target": target, "file": table.name})
     result = {

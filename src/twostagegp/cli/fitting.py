@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from twostagegp.regressor import TwoStageGPRegressor
 
 __all__ = [
     "TrainingRows",
+    "column_hints",
     "held_out_scores",
     "make_model",
     "numeric_target",
@@ -83,7 +85,7 @@ def rows_for_fit(
     for name in category:
         if name in X.columns:
             X[name] = X[name].astype("category")
-    dates = infer_dates(X) if source.is_text else []
+    dates = infer_dates(X)
     y = frame[target]
     classes = _holds_classes(y) if classify is None else classify
     extra: dict[str, Any] = {}
@@ -164,6 +166,20 @@ def make_model(classify: bool, method: str, seed: int, options: Mapping[str, Any
                 f"{nearest(name, known)} It has {', '.join(known)}."
             )
     return kind(**{"method": method, "random_state": seed, **options})
+
+
+@contextmanager
+def column_hints() -> Iterator[None]:
+    """Errors about a column, with what the command line can do about it."""
+    try:
+        yield
+    except InputError as error:
+        if not str(error).startswith("column "):
+            raise
+        raise InputError(
+            f"{error} On the command line: --drop leaves a column out, --category takes it as a "
+            "category."
+        ) from error
 
 
 def report_of(model: Any) -> dict[str, Any]:

@@ -26,6 +26,7 @@ __all__ = ["DEBUG", "Commands", "handle_signals"]
 DEBUG = "twostagegp.debug"
 INTERRUPTED, TERMINATED = 130, 143
 
+_INTERRUPTED = "interrupted; the output is as it was before"
 _EXPECTED = (TwoStageGPError, OSError, ValueError, MemoryError, ImportError)
 _signals: set[int] = set()
 
@@ -39,14 +40,14 @@ class Commands(TyperGroup):
             try:
                 return super().invoke(ctx)
             except KeyboardInterrupt:
-                _leave(INTERRUPTED, "interrupted; nothing was written")
+                _leave(INTERRUPTED, _INTERRUPTED)
             except (typer.Exit, typer.Abort, BrokenPipeError):
                 raise
             except Exception as error:
                 if hasattr(error, "exit_code"):  # wrong usage, which typer reports
                     raise
                 if signal.SIGINT in _signals:  # a library may have made another error of it
-                    _leave(INTERRUPTED, "interrupted; nothing was written")
+                    _leave(INTERRUPTED, _INTERRUPTED)
                 if ctx.meta.get(DEBUG):
                     typer.echo("".join(traceback.format_exception(error)), err=True, nl=False)
                 _leave(1, f"error: {_message(error)}")

@@ -56,12 +56,13 @@ def search(
     debug: DebugOption = False,
 ) -> None:
     """Rank kernels by repeated fits on subsamples of a table."""
+    from twostagegp.cli.fitting import column_hints
     from twostagegp.search.kernel_search import search_kernel
 
     reading = (encoding, delimiter, decimal)
     data = _rows(table, target, drop, category, drop_missing_target, reading)
     names = several([kernels], ())
-    with working(f"searching among {len(names)} kernels"):
+    with working(f"searching among {len(names)} kernels"), column_hints():
         found = search_kernel(
             data.X,
             data.y,
@@ -103,11 +104,12 @@ def check(
     debug: DebugOption = False,
 ) -> None:
     """Test whether a Gaussian process with this kernel fits a table."""
+    from twostagegp.cli.fitting import column_hints
     from twostagegp.search.misspecification import check_misspecification
 
     reading = (encoding, delimiter, decimal)
     data = _rows(table, target, drop, category, drop_missing_target, reading)
-    with working(f"testing {kernel}"):
+    with working(f"testing {kernel}"), column_hints():
         found = check_misspecification(
             data.X,
             data.y,
