@@ -56,8 +56,8 @@ def fetch_table(
     import pyarrow as pa
 
     from twostagegp import datasets
+    from twostagegp.cli.formats import format_of
     from twostagegp.cli.sink import write_table
-    from twostagegp.cli.source import format_of
     from twostagegp.errors import InputError
 
     format_of(output)

@@ -76,9 +76,10 @@ def predict(
     The table is read and the output written in chunks; the output appears when it is complete, and
     an old file of that name stays as it is until then.
     """
+    from twostagegp.cli.formats import format_of
     from twostagegp.cli.models import open_model
     from twostagegp.cli.predicting import Answers, predict_file
-    from twostagegp.cli.source import format_of, open_source
+    from twostagegp.cli.source import open_source
 
     begin = time.perf_counter()
     format_of(output)

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from twostagegp.cli.formats import format_of
 from twostagegp.cli.models import SavedModel
 from twostagegp.cli.output import Progress
 from twostagegp.cli.sink import open_sink
-from twostagegp.cli.source import Source, format_of
+from twostagegp.cli.source import Source
 from twostagegp.errors import InputError
 
 __all__ = ["Answers", "predict_file"]

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from twostagegp.cli.source import format_of
+from twostagegp.cli.formats import format_of
 from twostagegp.errors import InputError
 
 __all__ = ["Sink", "guard_formulas", "open_sink", "write_table"]

@@ -8,46 +8,23 @@ Parquet and Feather files say their types themselves.
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
-import warnings
-import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from twostagegp.cli.formats import PACKED, format_of, reading, strict, unpacked
 from twostagegp.cli.options import nearest
 from twostagegp.errors import InputError
 
-__all__ = ["FORMATS", "Chunk", "Source", "format_of", "open_source"]
+__all__ = ["Chunk", "Source", "open_source"]
 
-#: Format by the ending of a name.
-FORMATS = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".feather": "feather",
-    ".arrow": "feather",
-}
-_UNPACK: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-_DAMAGED = (
-    pa.ArrowInvalid,
-    pa.ArrowNotImplementedError,
-    EOFError,
-    gzip.BadGzipFile,
-    lzma.LZMAError,
-    zlib.error,
-)
 #: Columns in which pandas keeps the index of a frame.
 _INDEX = "__index_level_"
 
@@ -74,21 +51,6 @@ class Chunk:
     done: float
 
 
-def format_of(path: Path) -> str:
-    """The format that the ending of a name stands for.
-
-    Examples
-    --------
-    >>> format_of(Path("a/b.CSV"))
-    'csv'
-    """
-    kind = FORMATS.get(path.suffix.lower())
-    if kind is None:
-        known = ", ".join(FORMATS)
-        raise InputError(f"{path}: the name must end in one of {known} (got {path.suffix!r}).")
-    return kind
-
-
 @dataclass(frozen=True)
 class Source:
     """A file that is there, with its format and the names of its columns."""
@@ -105,6 +67,9 @@ class Source:
         """Whether the file has no types of its own."""
         return self.kind in ("csv", "tsv")
 
+    def _told(self) -> AbstractContextManager[None]:
+        return reading(self.path, self.kind, self.encoding, self.delimiter)
+
     def require(self, columns: Sequence[str], what: str) -> None:
         """Raise where a column is not there, with the nearest name and the list of all."""
         for name in columns:
@@ -118,14 +83,15 @@ class Source:
 
     def read(self, columns: Sequence[str], as_text: Collection[str] = ()) -> pd.DataFrame:
         """All rows of some columns, with types inferred where the file has none."""
-        with _reading(self):
+        with self._told():
             if self.is_text:
-                frame = self._csv(dtype=dict.fromkeys(as_text, str), low_memory=False)
+                with strict():
+                    frame = self._csv(dtype=dict.fromkeys(as_text, str), low_memory=False)
             elif self.kind == "parquet":
                 table = pq.read_table(self.path, columns=list(columns))
                 frame = _to_frame(table.select(list(columns)))
             else:
-                with pa.ipc.open_file(pa.memory_map(str(self.path))) as reader:
+                with pa.memory_map(str(self.path)) as memory, pa.ipc.open_file(memory) as reader:
                     frame = _to_frame(reader.read_all().select(list(columns)))
         if len(frame) == 0:
             raise InputError(f"{self.path} has no rows.")
@@ -152,7 +118,7 @@ class Source:
             else self._arrow_chunks(columns, keep, rows)
         )
         first = 0
-        with _reading(self):
+        with self._told():
             for frame, kept, done in made:
                 if len(frame):
                     yield Chunk(frame, kept, first, done)
@@ -185,23 +151,19 @@ class Source:
         size = max(self.path.stat().st_size, 1)
         with ExitStack() as stack:
             raw = stack.enter_context(open(self.path, "rb"))
-            file = stack.enter_context(_unpacked(raw, self.path))
+            file = stack.enter_context(unpacked(raw, self.path))
             reader = stack.enter_context(self._csv(file, dtype=dtype, chunksize=rows))
             while True:
                 try:
-                    frame = next(reader, None)
+                    with strict():
+                        frame = next(reader, None)
                 except ValueError as error:
                     if "could not convert" in str(error):
                         self._name_bad_number(read_as_numbers, rows)
                     raise
                 if frame is None:
                     return
-                kept = pa.table(
-                    {
-                        name: pa.array(frame[name], pa.large_string(), from_pandas=True)
-                        for name in keep
-                    }
-                )
+                kept = pa.table({name: _as_text(frame[name]) for name in keep})
                 yield frame[list(columns)].reset_index(drop=True), kept, raw.tell() / size
 
     def _name_bad_number(self, numbers: Collection[str], rows: int) -> None:
@@ -209,7 +171,7 @@ class Source:
         first = 0
         with self._csv(dtype=str, chunksize=rows) as reader:
             for frame in reader:
-                for name in numbers:
+                for name in sorted(numbers):
                     text = frame[name].str.replace(self.decimal, ".", regex=False)
                     bad = text.notna() & pd.to_numeric(text, errors="coerce").isna()
                     if bad.any():
@@ -253,7 +215,7 @@ def open_source(
     path: Path, encoding: str = "utf-8", delimiter: str | None = None, decimal: str = "."
 ) -> Source:
     """Look at a file: format and columns."""
-    plain = path.with_suffix("") if path.suffix.lower() in _UNPACK else path
+    plain = path.with_suffix("") if path.suffix.lower() in PACKED else path
     kind = format_of(plain)
     if plain is not path and kind not in ("csv", "tsv"):
         raise InputError(f"{path}: only CSV and TSV files are read from compressed files.")
@@ -270,7 +232,7 @@ def open_source(
     # A byte order mark, which spreadsheets write, is not part of the first name.
     codec = "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
     found = Source(path, kind, [], codec, between, decimal)
-    with _reading(found):
+    with found._told():
         names = _header(found)
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
@@ -313,43 +275,3 @@ def _to_frame(table: pa.Table) -> pd.DataFrame:
     frame = table.to_pandas()
     # A column that pandas had as its index is a column all the same.
     return frame.reset_index() if any(frame.index.names) else frame
-
-
-@contextmanager
-def _unpacked(raw: IO[bytes], path: Path) -> Iterator[Any]:
-    unpack = _UNPACK.get(path.suffix.lower())
-    if unpack is None:
-        yield raw
-    else:
-        with unpack(raw, "rb") as file:
-            yield file
-
-
-@contextmanager
-def _reading(source: Source) -> Iterator[None]:
-    """Errors of the readers, with the file and the way out."""
-    path = source.path
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)
-            yield
-    except InputError:
-        raise
-    except UnicodeError as error:
-        raise InputError(
-            f"{path} is not {source.encoding.removesuffix('-sig')} text ({error}); name its "
-            "encoding, for example --encoding latin-1."
-        ) from error
-    except LookupError as error:
-        if "unknown encoding" not in str(error):
-            raise
-        raise InputError(f"--encoding {source.encoding}: {error}.") from error
-    except pd.errors.EmptyDataError as error:
-        raise InputError(f"{path} is empty.") from error
-    except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
-        raise InputError(
-            f"{path} is not a regular table: {str(error).strip()} Is the delimiter "
-            f"{source.delimiter!r}? Are cells with delimiters in quotation marks?"
-        ) from error
-    except _DAMAGED as error:
-        raise InputError(f"{path} cannot be read as {source.kind}: {error}") from error
