@@ -1,6 +1,7 @@
 """Files of tables: formats, chunks of equal types, outputs that are whole or not there."""
 
 import gzip
+import io
 import os
 
 import numpy as np
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from twostagegp.cli.formats import GAPS
 from twostagegp.cli.sink import guard_formulas, open_sink, write_table
 from twostagegp.cli.source import open_source
 from twostagegp.cli.typed import conform, infer_dates
@@ -119,6 +121,27 @@ def test_files_that_are_no_tables_are_named(tmp_path, name, content, message):
     for read in (read_whole, read_in_chunks):
         with pytest.raises(InputError, match=message):
             read(tmp_path / name)
+
+
+def test_kept_cells_are_those_of_the_file_and_gaps_are_gaps(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("country,x,note\nNA,1.50,None\nDE,NA,\n,3,n/a\n")
+    source = open_source(path)
+    (chunk,) = source.chunks(["country", "x"], {"x"}, ["country", "x", "note"], 10)
+    assert chunk.kept["country"].to_pylist() == ["NA", "DE", None]
+    assert chunk.kept["x"].to_pylist() == ["1.50", "NA", "3"]
+    assert chunk.kept["note"].to_pylist() == ["None", None, "n/a"]
+    assert chunk.frame["country"].isna().tolist() == [True, False, True]
+    (alone,) = source.chunks(["country", "x"], {"x"}, [], 10)
+    assert alone.frame["country"].isna().tolist() == [True, False, True]
+    for part in (chunk, alone):
+        x = conform(part.frame[["x"]], None, 0)["x"]
+        np.testing.assert_array_equal(x, [1.5, np.nan, 3.0])
+
+
+def test_gaps_are_those_of_pandas():
+    lines = "\n".join(f"{cell},x" for cell in GAPS)
+    assert pd.read_csv(io.StringIO(f"cell,x\n{lines}\n"))["cell"].isna().all()
 
 
 def test_cell_that_is_no_number_is_named(tmp_path):

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +46,32 @@ def test_star_import_has_the_estimators():
     names = {}
     exec("from twostagegp import *", names)
     assert names["TwoStageGPRegressor"] is twostagegp.TwoStageGPRegressor
+
+
+@pytest.mark.slow
+def test_every_module_can_be_the_first_to_be_imported():
+    """No order of imports that only the eager package would have guaranteed."""
+    root = Path(twostagegp.__file__).parent.parent
+    names = sorted(
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+        for path in root.glob("twostagegp/**/*.py")
+        if path.name != "__main__.py"
+    )
+    program = (
+        "import os, traceback\n"
+        "import numpy, pandas, scipy.stats, sklearn.utils, torch, gpytorch, numba\n"
+        f"for name in {names!r}:\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        try:\n"
+        "            __import__(name)\n"
+        "        except BaseException:\n"
+        "            traceback.print_exc()\n"
+        "            os._exit(1)\n"
+        "        os._exit(0)\n"
+        "    if os.waitpid(child, 0)[1]:\n"
+        "        print(name, flush=True)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.split() == [], done.stderr
+    assert done.returncode == 0

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from twostagegp.errors import InputError
 
-__all__ = ["FORMATS", "PACKED", "format_of", "reading", "strict", "unpacked"]
+__all__ = ["FORMATS", "GAPS", "PACKED", "format_of", "reading", "strict", "unpacked"]
 
 #: Format by the ending of a name.
 FORMATS = {
@@ -29,6 +29,11 @@ FORMATS = {
     ".feather": "feather",
     ".arrow": "feather",
 }
+#: Cells of CSV and TSV files that are gaps: those of pandas.
+GAPS = (
+    *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"),
+    *("<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
+)
 #: How compressed CSV and TSV files are opened.
 PACKED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _DAMAGED = (

@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from twostagegp.cli.formats import PACKED, format_of, reading, strict, unpacked
+from twostagegp.cli.formats import GAPS, PACKED, format_of, reading, strict, unpacked
 from twostagegp.cli.options import nearest
 from twostagegp.errors import InputError
 
@@ -138,7 +138,8 @@ class Source:
             header=0,
             names=self.names,
             index_col=False,
-            **options,
+            keep_default_na=False,
+            **{"na_values": GAPS, **options},
         )
 
     def _csv_chunks(
@@ -148,11 +149,13 @@ class Source:
         dtype: dict[str, Any] = {
             name: "float64" if name in read_as_numbers else str for name in self.names
         }
+        gaps = {name: GAPS for name in self.names if name not in keep}
         size = max(self.path.stat().st_size, 1)
         with ExitStack() as stack:
             raw = stack.enter_context(open(self.path, "rb"))
             file = stack.enter_context(unpacked(raw, self.path))
-            reader = stack.enter_context(self._csv(file, dtype=dtype, chunksize=rows))
+            given = self._csv(file, dtype=dtype, chunksize=rows, na_values=gaps)
+            reader = stack.enter_context(given)
             while True:
                 try:
                     with strict():
@@ -164,7 +167,10 @@ class Source:
                 if frame is None:
                     return
                 kept = pa.table({name: _as_text(frame[name]) for name in keep})
-                yield frame[list(columns)].reset_index(drop=True), kept, raw.tell() / size
+                inputs = frame[list(columns)].reset_index(drop=True)
+                for name in set(keep).intersection(columns):
+                    inputs[name] = inputs[name].mask(inputs[name].isin(GAPS))
+                yield inputs, kept, raw.tell() / size
 
     def _name_bad_number(self, numbers: Collection[str], rows: int) -> None:
         """Raise with the first cell that is no number; the file is read once more, as text."""
@@ -268,7 +274,8 @@ def _header(source: Source) -> list[str]:
 
 
 def _as_text(series: pd.Series) -> pa.Array:
-    return pa.array(series, pa.large_string(), from_pandas=True)
+    """Cells as they stand in the file; only empty ones are gaps."""
+    return pa.array(series.mask(series == ""), pa.large_string(), from_pandas=True)
 
 
 def _to_frame(table: pa.Table) -> pd.DataFrame:
