@@ -10,6 +10,7 @@ from matplotlib import dates
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
+from twostagegp.columns.categories import MISSING, OTHER
 from twostagegp.errors import InputError
 from twostagegp.plotting.style import INK, LEGEND, MODEL, MUTED, TRUTH, plain, tidy
 from twostagegp.slices.grids import Grid
@@ -81,7 +82,7 @@ def axis_places(grid: Grid) -> Any:
 
 
 def _naive(date: Any) -> Any:
-    return date.tz_localize(None).to_pydatetime()
+    return date.tz_localize(None).floor("us").to_pydatetime()
 
 
 def row_places(grid: Grid, series: pd.Series) -> NDArray[np.float64]:
@@ -97,7 +98,7 @@ def row_places(grid: Grid, series: pd.Series) -> NDArray[np.float64]:
         value: float(k) for k, value in enumerate(grid.values) if value is not None
     }
     named = {name: float(k) for k, name in enumerate(grid.labels)}
-    other, gap = named.get("(other)", np.nan), named.get("(missing)", np.nan)
+    other, gap = named.get(OTHER, np.nan), named.get(MISSING, np.nan)
     rows = zip(series, series.isna(), strict=True)
     at = np.array([gap if missing else places.get(value, other) for value, missing in rows])
     return at + np.random.default_rng(0).uniform(-0.18, 0.18, len(at))

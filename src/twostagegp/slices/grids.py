@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from twostagegp.columns.categories import CategoryColumn
+from twostagegp.columns.categories import MISSING, OTHER, CategoryColumn
 from twostagegp.columns.times import DateColumn
 from twostagegp.slices.tables import NAMED_KINDS
 
@@ -106,9 +106,9 @@ def _levels(name: str, known: pd.Series, kind: str, rule: Any) -> Grid:
         values = list(rule.levels)[:MOST_LEVELS]
         labels = [str(level) for level in values]
         if rule.pooled:  # all of them are one to the model
-            values, labels = [*values, rule.pooled[0]], [*labels, "(other)"]
+            values, labels = [*values, rule.pooled[0]], [*labels, OTHER]
         if rule.missing:
-            values, labels = [*values, None], [*labels, "(missing)"]
+            values, labels = [*values, None], [*labels, MISSING]
     else:
         values = sorted(known.unique())[:MOST_LEVELS]
         labels = [str(level) for level in values]

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from twostagegp.columns.categories import CategoryColumn
+from twostagegp.columns.categories import OTHER, CategoryColumn
 from twostagegp.columns.encoder import TableEncoder
 from twostagegp.columns.tables import encoded_names
 from twostagegp.errors import InputError
@@ -109,6 +109,13 @@ def training_frame(model: Any) -> tuple[pd.DataFrame, NDArray[Any]]:
         return pd.DataFrame(numbers, columns=seen_columns(model)), y
     frame = encoder.inverse_transform(numbers)
     frame.columns = pd.Index(seen_columns(model))
+    for name, kind in column_kinds(model).items():
+        if kind in ("date", "duration"):  # days are not exact to the nanosecond
+            frame[name] = frame[name].dt.round("ms")
+    for name, rule in column_rules(model).items():
+        if isinstance(rule, CategoryColumn) and rule.pooled:  # one of them stands for all
+            values = frame[name].astype(object)
+            frame[name] = values.where(values != OTHER, rule.pooled[0])
     return frame, y
 
 
