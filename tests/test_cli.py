@@ -374,13 +374,21 @@ def test_evaluate_classes(folder, tmp_path):
     assert "'perhaps' in row 1; the model knows the classes no, yes" in fails(*arguments)
 
 
+@pytest.mark.slow
 def test_report_is_a_page(folder, tmp_path):
     page = tmp_path / "page.html"
     arguments = ["report", folder / "model", folder / "test.csv", "-o", page]
     told = json.loads(run(*arguments, "--title", "Houses & more", "--json").stdout)
     assert told == {"output": str(page), "rows": 30, "target": "price"}
     assert "Houses &amp; more" in page.read_text(encoding="utf-8")
-    assert "must end in .html" in fails(*arguments[:3], "-o", tmp_path / "page.pdf")
+
+
+def test_report_says_what_is_wrong(folder, tmp_path):
+    arguments = ["report", folder / "model", folder / "new.csv"]
+    assert "must end in .html" in fails(*arguments, "-o", tmp_path / "page.pdf")
+    told = fails(*arguments, "-o", tmp_path / "page.html")
+    assert "no column 'price' (the target of the fit)" in told
+    assert not list(tmp_path.iterdir())
 
 
 def test_search_and_check(folder):
