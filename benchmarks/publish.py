@@ -24,6 +24,7 @@ PAGES = (
     "README.md",
     "docs/benchmarks.md",
     "docs/calibration.md",
+    "docs/command_line.md",
     "docs/defaults.md",
     "docs/foundation.md",
     "docs/kernel_search.md",

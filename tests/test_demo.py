@@ -2,39 +2,16 @@
 
 import base64
 import re
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 from jinja2 import UndefinedError
 from matplotlib.figure import Figure
+from page_reader import PageReader
 
 from twostagegp import demo, plotting
 from twostagegp.errors import InputError
 from twostagegp.report import Picture, page, render_page, write_page
-
-VOID = {"meta", "img", "br", "hr", "link", "input"}
-
-
-class PageReader(HTMLParser):
-    """Collects what the tests ask about, and insists that every tag is closed in order."""
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.tags, self.ids, self.images = [], [], [], []
-
-    def handle_starttag(self, tag, attrs):
-        attrs = dict(attrs)
-        self.tags.append(tag)
-        if "id" in attrs:
-            self.ids.append(attrs["id"])
-        if tag == "img":
-            self.images.append(attrs)
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
 
 
 @pytest.fixture
@@ -141,31 +118,32 @@ def test_pictures_follow_the_colour_scheme(ax):
 def test_page_is_well_formed(reader):
     assert reader.open == []
     assert reader.tags.count("h1") == 1
-    assert reader.tags.count("table") == reader.tags.count("caption") == 4
+    assert reader.tags.count("table") == reader.tags.count("caption") >= 8
     assert len(reader.ids) == len(set(reader.ids))
 
 
 def test_every_picture_has_an_alternative_text(reader):
-    assert len(reader.images) == 12
+    assert len(reader.images) >= 15
     assert all(len(image["alt"]) > 30 for image in reader.images)
 
 
 def test_page_needs_no_network(html, reader):
     assert not re.search(r"https?://", html)
     assert all(image["src"].startswith("data:image/svg+xml;base64,") for image in reader.images)
-    assert not {"script", "link", "iframe"} & set(reader.tags)
+    assert not {"link", "iframe"} & set(reader.tags)
 
 
-def test_page_shows_the_report_and_the_verdict(html, context):
+def test_page_shows_the_record_the_comparison_and_the_verdict(html, context):
     assert "noise std" in html
-    assert "Two-stage" in context["verdict"]
+    assert "Single-stage, optimised" in html
+    assert "Two-stage" in context["extra"][0]["verdict"]
 
 
 def test_missing_name_fails_and_leaves_the_old_page(tmp_path, context):
     path = tmp_path / "page.html"
     path.write_text("old")
     with pytest.raises(UndefinedError):
-        write_page(path, {k: v for k, v in context.items() if k != "verdict"})
+        write_page(path, {k: v for k, v in context.items() if k != "title"})
     assert path.read_text() == "old"
 
 

@@ -782,8 +782,8 @@ def test_parameters_that_make_no_sense_are_named(options, message):
     [
         (lambda X, y: (with_nan(X, 3), y), "X contains NaN: 1 of 70 values, the first in row 3"),
         (
-            lambda X, y: (pd.DataFrame(with_nan(X, 3), columns=["depth"]), y),
-            "the first in row 3, column 'depth'",
+            lambda X, y: (pd.DataFrame(X * math.inf, columns=["depth"]), y),
+            "the first in row 0, column 'depth'",
         ),
         (lambda X, y: (X, with_nan(y, 5)), "y contains NaN: 1 of 70 values, the first in row 5"),
         (lambda X, y: (X, y * math.inf), "y contains infinity"),
@@ -798,7 +798,7 @@ def test_parameters_that_make_no_sense_are_named(options, message):
         (lambda X, y: (1e200 * X, y), "column 'x0' reaches"),
     ],
     ids=[
-        "nan in X", "nan in a data frame", "nan in y", "infinite y", "2-d y", "1-d X",
+        "nan in X", "infinity in a data frame", "nan in y", "infinite y", "2-d y", "1-d X",
         "unequal lengths", "words", "few rows",
         "few distinct rows", "constant y", "constant X", "huge X",
     ],

@@ -34,6 +34,7 @@ from twostagegp.columns.tables import (
     new_inputs,
     training_table,
 )
+from twostagegp.drawable import Drawable
 from twostagegp.engines.exact import check_memory, exact_bytes
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.estimator import is_kernel
@@ -119,7 +120,7 @@ class ClassReport:
         )
 
 
-class TwoStageGPClassifier(ClassifierMixin, Savable, BaseEstimator):
+class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
     r"""Gaussian process classification in two stages, with probabilities that can be trusted.
 
     Labels become regression targets by the Dirichlet transform, one latent function a class. A

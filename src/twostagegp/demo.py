@@ -1,7 +1,9 @@
-"""The demonstration: three models on two small tables, and a page that shows what they say.
+"""The demonstration: three models on two small tables, and a page about the two-stage one.
 
 Run ``python -m twostagegp.demo``. The data are embedded (the paper's toy function, and
-scikit-learn's diabetes table), nothing is downloaded, and one core needs less than a minute.
+scikit-learn's diabetes table), nothing is downloaded, and one core needs less than a minute. The
+page is that of :func:`twostagegp.report.write_report` for the diabetes table, with the comparison
+of the models as a section of its own.
 """
 
 from __future__ import annotations
@@ -22,19 +24,10 @@ from rich.table import Table
 from sklearn.datasets import load_diabetes
 from sklearn.model_selection import train_test_split
 
-import twostagegp
-from twostagegp import (
-    ExactGPRegressor,
-    TwoStageGPRegressor,
-    check_misspecification,
-    datasets,
-    metrics,
-    plotting,
-    search_kernel,
-)
-from twostagegp.calibration import Calibration
+from twostagegp import ExactGPRegressor, TwoStageGPRegressor, datasets, metrics, plotting
 from twostagegp.estimator import GPEstimator
 from twostagegp.report import Picture, write_page
+from twostagegp.report.write import report_context
 
 __all__ = ["Result", "Task", "load_tasks", "main", "verdict"]
 
@@ -46,8 +39,7 @@ TOY, DIABETES = "Toy", "Diabetes"
 TOY_RANGE = (-5.0, 5.0)
 
 INTRODUCTION = (
-    "This page compares a two-stage Gaussian process with single-stage ones, on data that come "
-    "with the package. "
+    "The same rows, asked of a two-stage Gaussian process and of single-stage ones. "
     "The two-stage model predicts the mean first, learns the uncertainty from the errors that the "
     "mean makes on rows it has not seen, and calibrates the result on such rows too. "
     "The single-stage model appears twice, trained briefly as in the paper and optimised well, "
@@ -62,16 +54,16 @@ class Task:
     Attributes
     ----------
     name, description : str
-    X_train, X_test : arrays of shape (n, d) and (m, d)
-    y_train, y_test : arrays of shape (n,) and (m,)
+    X_train, X_test : arrays or data frames of shape (n, d) and (m, d)
+    y_train, y_test : arrays or series of shape (n,) and (m,)
     """
 
     name: str
     description: str
-    X_train: Array
-    y_train: Array
-    X_test: Array
-    y_test: Array
+    X_train: Any
+    y_train: Any
+    X_test: Any
+    y_test: Any
 
 
 @dataclass(frozen=True)
@@ -113,16 +105,17 @@ def load_tasks(quick: bool = False) -> list[Task]:
     X_train, _, y_train, _ = train_test_split(X, y, test_size=0.2, random_state=0)
     X_test, y_test = datasets.toy(n=1000, random_state=1)
     toy = Task(TOY, _describe("Toy function", X_train, X_test), X_train, y_train, X_test, y_test)
-    X, y = load_diabetes(return_X_y=True)
-    rows = slice(80) if quick else slice(None)
+    X, y = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
+    y = y.rename("progression")
+    rows = 80 if quick else len(y)
     X_train, X_test, y_train, y_test = train_test_split(
-        X[rows], y[rows], test_size=0.2, random_state=0
+        X.head(rows), y.head(rows), test_size=0.2, random_state=0
     )
     text = _describe("Diabetes", X_train, X_test)
     return [toy, Task(DIABETES, text, X_train, y_train, X_test, y_test)]
 
 
-def _describe(name: str, X_train: Array, X_test: Array) -> str:
+def _describe(name: str, X_train: Any, X_test: Any) -> str:
     return f"{name} ({len(X_train)} training rows, {len(X_test)} test rows)"
 
 
@@ -201,120 +194,23 @@ def draw_toy(results: Sequence[Result]) -> list[Picture]:
     return pictures
 
 
-def draw_table(result: Result) -> list[Picture]:
-    """Predicted against observed, PIT histogram and reliability on the test rows."""
-    task = result.task
-    interval = result.model.predict_interval(task.X_test, level=0.95)
-    pit = np.asarray(result.model.predict_cdf(task.X_test, task.y_test))
-    n, scores = len(pit), result.scores
-    observed, ax = _axes()
-    plotting.plot_observed(ax, task.y_test, result.mean, interval)
-    histogram, ax = _axes()
-    plotting.plot_pit(ax, pit)
-    reliability, ax = _axes()
-    plotting.plot_reliability(ax, pit)
-    return [
-        Picture.from_figure(
-            observed,
-            "Predicted against observed",
-            f"Predicted means with 95 % intervals against {n} observed outcomes; "
-            f"{scores['coverage']} of the intervals hold their outcome.",
-        ),
-        Picture.from_figure(
-            histogram,
-            "PIT histogram",
-            f"Histogram of the probability integral transform of {n} test rows in ten bins, with "
-            "the band in which the bars of a calibrated model would lie.",
-        ),
-        Picture.from_figure(
-            reliability,
-            "Reliability",
-            f"Share of {n} test outcomes inside their interval against the nominal level from 10 % "
-            "to 95 %, with the band in which a calibrated model would lie.",
-        ),
-    ]
-
-
-def draw_calibration(calibration: Calibration) -> list[Picture]:
-    """PIT histogram and reliability of the held-out training rows, before and after."""
-    pictures = []
-    for when, pit in (("before", calibration.pit_before), ("after", calibration.pit_after)):
-        shares = np.histogram(pit, bins=10, range=(0.0, 1.0))[0] / len(pit)
-        inside = float(np.mean(np.abs(pit - 0.5) <= 0.475))
-        histogram, ax = _axes()
-        plotting.plot_pit(ax, pit)
-        reliability, ax = _axes()
-        plotting.plot_reliability(ax, pit)
-        pictures += [
-            Picture.from_figure(
-                histogram,
-                f"PIT, {when}",
-                f"Histogram of the probability integral transform of {len(pit)} held-out rows "
-                f"{when} calibration; the bins hold {_percent(shares.min())} to "
-                f"{_percent(shares.max())} of them, 10 % would be right.",
-            ),
-            Picture.from_figure(
-                reliability,
-                f"Reliability, {when}",
-                f"Share of {len(pit)} held-out outcomes inside their interval against the nominal "
-                f"level {when} calibration; {_percent(inside)} are inside the 95 % interval.",
-            ),
-        ]
-    return pictures
-
-
-def _numbers(calibration: Calibration) -> str:
-    """a, b and c of the local scale."""
-    if calibration.local is None:
-        return "–"
-    found = calibration.local.combination
-    a = ", ".join(f"{value:.2f}" for value in found.a) or "0"
-    return _minus(f"a = {a}; b = {found.b:.3g}; c = {found.c:.2f}")
-
-
-def draw_kernels(task: Task, quick: bool = False) -> tuple[str, list[Picture]]:
-    """A kernel search and a test of its winner: a sentence and two pictures."""
-    names = ("rbf", "matern12") if quick else ("rbf", "matern52", "matern32", "matern12")
-    search = search_kernel(task.X_train, task.y_train, names, random_state=0)
-    check = check_misspecification(
-        task.X_train, task.y_train, search.best, n_repeats=40 if quick else 100, random_state=0
-    )
-    scores, ax = _axes()
-    search.plot(ax)
-    causes, ax = _axes()
-    check.plot(ax)
-    fitted = search.table[search.table["failure"] == ""]
-    alt = "; ".join(f"{name} {row.score:.3f} ± {row.spread:.3f}" for name, row in fitted.iterrows())
-    evidence = "; ".join(f"{name} {row.evidence:.1f}" for name, row in check.causes.iterrows())
-    return f"{check}.", [
-        Picture.from_figure(
-            scores, "Which kernel", f"Leave-one-out density a row of each kernel: {alt}."
-        ),
-        Picture.from_figure(
-            causes,
-            "Does it fit?",
-            f"Evidence against the model in standard deviations of {len(check.per_repeat)} "
-            f"simulations of it: {evidence}.",
-        ),
-    ]
-
-
 def _axes() -> tuple[Figure, Any]:
     figure = Figure(figsize=(3.8, 3.0), layout="constrained")
     return figure, figure.subplots()
 
 
-def page_context(results: Sequence[Result], quick: bool = False) -> dict[str, Any]:
+def page_context(results: Sequence[Result]) -> dict[str, Any]:
     """Everything that the template of the page needs."""
     tasks = list(dict.fromkeys(r.task.name for r in results))
     of = {name: [r for r in results if r.task.name == name] for name in tasks}
-    two_stage = {r.task.name: r for r in results if r.model_name == TWO_STAGE}
-    table = two_stage[DIABETES]
-    calibrations = {name: r.model.calibration_ for name, r in two_stage.items()}
-    kernel_verdict, kernel_pictures = draw_kernels(table.task, quick)
-    return {
-        "title": "twostagegp: a demonstration",
-        "version": twostagegp.__version__,
+    table = next(r for r in of[DIABETES] if r.model_name == TWO_STAGE)
+    context = report_context(
+        table.model, table.task.X_test, table.task.y_test, "Progression of diabetes, predicted"
+    )
+    comparison = {
+        "id": "comparison",
+        "title": "Compared with single-stage models",
+        "template": "comparison.html.j2",
         "introduction": INTRODUCTION,
         "verdict": verdict(results),
         "tasks": [
@@ -327,71 +223,8 @@ def page_context(results: Sequence[Result], quick: bool = False) -> dict[str, An
             "trend and take the wave for noise, with a band wide enough for both."
         ),
         "toy_pictures": draw_toy(of[TOY]),
-        "table_text": (
-            "Ten measurements of a patient predict the progression of the disease a year later. "
-            f"All three pictures show the {len(table.mean)} held-out rows; grey bands show "
-            "what chance allows a perfectly calibrated model on so many rows."
-        ),
-        "table_pictures": draw_table(table),
-        "kernel_verdict": kernel_verdict,
-        "kernel_pictures": kernel_pictures,
-        "report_lines": str(table.model.fit_report_).splitlines(),
-        "searches": [
-            {"caption": caption, "rows": _search_rows(table.model.search_, stage)}
-            for stage, caption in _CAPTIONS.items()
-        ],
-        "calibrations": [
-            {
-                "data": name,
-                "kind": c.kind,
-                "scale": "–" if c.local is None else c.local.label,
-                "numbers": _numbers(c),
-                "shape": c.shape.name,
-                "width": _minus(f"{100.0 * (math.sqrt(c.factor) - 1.0):+.1f} %"),
-            }
-            for name, c in calibrations.items()
-        ],
-        "calibration_pictures": draw_calibration(calibrations[DIABETES]),
-        "calibration_notes": sorted({c.note for c in calibrations.values() if c.note}),
     }
-
-
-_CAPTIONS = {
-    "mean": (
-        "Kernels tried for the mean, with the objective that trained each (loo: leave-one-out "
-        "density, nll: likelihood; ard: one lengthscale a column). Score: that objective a row, "
-        "lower is better, comparable within one objective. Weight: share in the stack, from "
-        "held-out errors. Noise: variance, with the target scaled to variance 1. A kernel that was "
-        "dropped early keeps its score on a subsample."
-    ),
-    "variance": (
-        "Kernels tried for the variance. Score: negative log density of the held-out residuals a "
-        "row; lower is better, but one nat for every parameter is added (over all rows) before the "
-        "choice, so that many lengthscales have to earn their keep."
-    ),
-}
-
-
-def _search_rows(search: Iterable[dict[str, Any]], stage: str) -> list[dict[str, Any]]:
-    """Rows of the table of one stage, heaviest first, then by score."""
-    rows = sorted(
-        (row for row in search if row["stage"] == stage),
-        key=lambda row: (-row["weight"], row["score"]),
-    )
-    return [
-        {
-            "kernel": row["kernel"].removesuffix("/heldout"),
-            "score": _number(row["score"]),
-            "weight": f"{row['weight']:.2f}" if row["weight"] > 0.0 else "–",
-            "noise": _number(row["noise_variance"]),
-            "chosen": row["weight"] >= 0.005,
-        }
-        for row in rows
-    ]
-
-
-def _number(value: float) -> str:
-    return _minus(f"{value:.3f}") if math.isfinite(value) else "failed"
+    return {**context, "extra": [comparison]}
 
 
 def print_scores(results: Iterable[Result], console: Console) -> None:
@@ -434,7 +267,7 @@ def main(argv: Sequence[str] | None = None, quick: bool = False) -> int:
     results = run_all(load_tasks(quick), quick, console)
     print_scores(results, console)
     console.print(verdict(results), highlight=False)
-    path = write_page(arguments.output, page_context(results, quick))
+    path = write_page(arguments.output, page_context(results))
     console.print(f"The page is at {path}", highlight=False, soft_wrap=True)
     return 0
 

@@ -164,10 +164,19 @@ class Predictive:
         q = np.atleast_1d(np.asarray(levels, dtype=np.float64))
         if q.ndim != 1 or not ((q > 0.0) & (q < 1.0)).all():
             raise InputError(f"levels={levels!r} must be numbers between 0 and 1.")
+        return self._summary(X, q)[2]
+
+    def _summary(self, X: Any, levels: Array) -> tuple[Array, Array, Array]:
+        """Mean, standard deviation and quantiles of an observation, at the cost of one of them."""
         mean, sigma = self._mean_and_sigma(X)
-        z = np.stack([shape.ppf(q) for shape in self._shapes])
+        std = sigma * [shape.std for shape in self._shapes]
+        z = np.stack([shape.ppf(levels) for shape in self._shapes])
         quantiles = mean[..., None] + sigma[..., None] * z
-        return quantiles[:, 0] if self._is_1d else quantiles
+        return (
+            self._shape(mean),
+            self._shape(std),
+            quantiles[:, 0] if self._is_1d else quantiles,
+        )
 
     def predict_cdf(self, X: Any, y: ArrayLike) -> Array:
         """Probability that an observation at each row of X is at most y; shape of y."""

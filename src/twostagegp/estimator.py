@@ -29,6 +29,7 @@ from twostagegp.columns.tables import (
     training_table,
 )
 from twostagegp.distribution import Predictive, check_covariance_size
+from twostagegp.drawable import Drawable
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.files.savable import Savable
 from twostagegp.fit_report import FitReport
@@ -120,7 +121,7 @@ class GaussianFit:
         return C
 
 
-class GPEstimator(RegressorMixin, Predictive, Savable, BaseEstimator):
+class GPEstimator(RegressorMixin, Predictive, Drawable, Savable, BaseEstimator):
     """Base of the regressors; not for direct use."""
 
     training: Training | None

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from twostagegp.columns.numbers import add_note, first_time, shown
 
-__all__ = ["CategoryColumn"]
+__all__ = ["MISSING", "OTHER", "CategoryColumn"]
 
 Array = NDArray[np.float64]
 
-_OTHER, _MISSING = "(other)", "(missing)"
+#: Names of what has no level of its own.
+OTHER, MISSING = "(other)", "(missing)"
 
 
 class CategoryColumn:
@@ -68,8 +69,8 @@ class CategoryColumn:
     def names(self) -> list[str]:
         """Names of the encoded columns."""
         own = [f"{self.name}={level}" for level in self.levels]
-        own += [f"{self.name}={_OTHER}"] * bool(self.pooled)
-        own += [f"{self.name}={_MISSING}"] * self.missing
+        own += [f"{self.name}={OTHER}"] * bool(self.pooled)
+        own += [f"{self.name}={MISSING}"] * self.missing
         return own + [f"{self.name}: frequency"] * self.frequency
 
     @property
@@ -108,7 +109,7 @@ class CategoryColumn:
 
     def decode(self, numbers: Array) -> Any:
         """The level whose column is largest; "(other)" for pooled ones, a gap for none."""
-        labels = [*self.levels, *[_OTHER] * bool(self.pooled), *[None] * self.missing]
+        labels = [*self.levels, *[OTHER] * bool(self.pooled), *[None] * self.missing]
         ones = numbers[:, : len(labels)]
         values = np.full(len(numbers), None, dtype=object)
         if labels:
@@ -116,7 +117,7 @@ class CategoryColumn:
             for row in np.flatnonzero(largest > 0.0):
                 values[row] = labels[best[row]]
         if self.categorical:
-            categories = [*self.levels, *[_OTHER] * bool(self.pooled)]
+            categories = [*self.levels, *[OTHER] * bool(self.pooled)]
             return pd.Categorical(values, categories=categories)
         return values
 

@@ -32,7 +32,7 @@ from typing import Any
 
 from twostagegp.errors import ModelFileError
 
-__all__ = ["MANIFEST", "read_files", "read_manifest", "write_folder"]
+__all__ = ["MANIFEST", "check_replaceable", "read_files", "read_manifest", "write_folder"]
 
 MANIFEST = "manifest.json"
 #: What a manifest says that it is.
@@ -72,7 +72,7 @@ def write_folder(path: Path, head: Mapping[str, Any], files: Mapping[str, bytes]
         MANIFEST: _canonical(content)
     }
     if path.exists():
-        _check_replaceable(path)
+        check_replaceable(path)
         _replace(path, everything)
     else:
         _create(path, everything)
@@ -82,7 +82,8 @@ def _file_name(role: str, data: bytes) -> str:
     return f"{role}-{_digest(data)[:16]}.{_ENDINGS.get(role, 'skops')}"
 
 
-def _check_replaceable(path: Path) -> None:
+def check_replaceable(path: Path) -> None:
+    """Raise where something is at the path that a model must not replace."""
     if not path.is_dir():
         raise ModelFileError(f"{path} is a file; a model is a folder. Give another path.")
     if not (path / MANIFEST).is_file() and any(path.iterdir()):

@@ -23,8 +23,17 @@ FORMAT = 1
 _MODEL_BYTES = 1 << 30
 
 
-def save_model(model: Any, path: str | PathLike[str], include_factors: bool = False) -> None:
-    """Write a fitted model into a folder; see :meth:`twostagegp.files.Savable.save`."""
+def save_model(
+    model: Any,
+    path: str | PathLike[str],
+    include_factors: bool = False,
+    table: Mapping[str, str] | None = None,
+) -> None:
+    """Write a fitted model into a folder; see :meth:`twostagegp.files.Savable.save`.
+
+    ``table`` says where the training rows came from, such as the name of the target's column; it is
+    kept in the manifest for programs that read tables, and plays no part in :func:`load`.
+    """
     from twostagegp import __version__
     from twostagegp.files.encoding import Encoder, registered
     from twostagegp.files.estimators import dump_estimator
@@ -44,13 +53,15 @@ def save_model(model: Any, path: str | PathLike[str], include_factors: bool = Fa
     files = {"model": structure.encode(), "arrays": bytes(safetensors.save(encoder.arrays))}
     for number, estimator in enumerate(encoder.estimators):
         files[f"sklearn-{number}"] = dump_estimator(estimator, "an estimator")
-    head = {
+    head: dict[str, Any] = {
         "format": FORMAT,
         "library": __version__,
         "class": name,
         "factors": bool(include_factors),
         "versions": _versions(),
     }
+    if table is not None:
+        head["table"] = dict(table)
     write_folder(Path(path), head, files)
 
 

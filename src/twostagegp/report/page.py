@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 
 from twostagegp.plotting import INK, MODEL, MUTED, TRUTH
 
-__all__ = ["Picture", "render_page", "write_page"]
+__all__ = ["Picture", "render_page", "template_text", "write_page"]
 
 #: Colour of the plots in the light: its name in the SVG, and its value in the dark.
 _DARK = {
@@ -86,7 +86,7 @@ def _adaptive_svg(figure: Figure) -> str:
     return re.sub(r"(<svg[^>]*>)", lambda match: match[1] + style, svg, count=1)
 
 
-def render_page(context: Mapping[str, Any], template: str = "demo.html.j2") -> str:
+def render_page(context: Mapping[str, Any], template: str = "report.html.j2") -> str:
     """Fill a template of this package; a name missing in the context is an error.
 
     Parameters
@@ -106,8 +106,13 @@ def render_page(context: Mapping[str, Any], template: str = "demo.html.j2") -> s
     return environment.get_template(template).render(context)
 
 
+def template_text(name: str) -> str:
+    """A file of this package's templates as it is, nothing filled in."""
+    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
+
+
 def write_page(
-    path: str | os.PathLike[str], context: Mapping[str, Any], template: str = "demo.html.j2"
+    path: str | os.PathLike[str], context: Mapping[str, Any], template: str = "report.html.j2"
 ) -> Path:
     """Render a page and put it at ``path``, whole or not at all.
 

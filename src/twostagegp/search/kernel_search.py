@@ -145,7 +145,7 @@ class KernelSearch:
 
 
 def search_kernel(
-    X: ArrayLike,
+    X: Any,
     y: ArrayLike,
     kernels: Mapping[str, Any] | Sequence[Any] = (
         "rbf",
@@ -176,7 +176,8 @@ def search_kernel(
 
     Parameters
     ----------
-    X : array-like of shape (n, d)
+    X : data frame or array-like of shape (n, d)
+        A frame may hold categories, booleans, text labels, dates and gaps: docs/tables.md.
     y : array-like of shape (n,)
     kernels : sequence or mapping
         Names and GPyTorch kernels (sums and products too); a mapping gives them labels.

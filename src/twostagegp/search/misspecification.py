@@ -159,7 +159,7 @@ class MisspecificationCheck:
 
 
 def check_misspecification(
-    X: ArrayLike,
+    X: Any,
     y: ArrayLike,
     kernel: Any = "rbf",
     *,
@@ -185,7 +185,8 @@ def check_misspecification(
 
     Parameters
     ----------
-    X : array-like of shape (n, d)
+    X : data frame or array-like of shape (n, d)
+        A frame may hold categories, booleans, text labels, dates and gaps: docs/tables.md.
     y : array-like of shape (n,)
     kernel : str or GPyTorch kernel
     test : {"bootstrap", "ratio", "bound"}

@@ -8,10 +8,12 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array, check_consistent_length
 
+from twostagegp.columns.encoder import TableEncoder
 from twostagegp.errors import InputError
 from twostagegp.inputs import (
     Prepared,
@@ -55,8 +57,16 @@ def sampling_of(sampling: str, automatic: str) -> str:
     return automatic if sampling == "auto" else sampling
 
 
+def _numbers(X: Any, weight: Any) -> tuple[NDArray[np.float64], list[str]]:
+    """The numbers of a table and their names; a data frame by the rules of docs/tables.md."""
+    if isinstance(X, pd.DataFrame):
+        encoder = TableEncoder().fit(X, sample_weight=weight)
+        return encoder.encode(X, quiet=True), encoder.names
+    return check_array(X, dtype=np.float64, ensure_all_finite=False), column_names(X)
+
+
 def prepare_table(
-    X: ArrayLike,
+    X: Any,
     y: ArrayLike,
     sample_weight: ArrayLike | None,
     noise_floor: float,
@@ -71,10 +81,11 @@ def prepare_table(
         if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
             raise InputError(f"{name}={value!r}: use a whole number, at least {least}.")
     try:
-        names = column_names(X)
-        table = check_array(X, dtype=np.float64, ensure_all_finite=False)
+        table, names = _numbers(X, sample_weight)
         target = np.asarray(y, dtype=np.float64)
         check_consistent_length(table, target)
+    except InputError:
+        raise
     except (TypeError, ValueError) as error:
         raise InputError(f"X must be a table of numbers and y a column of them: {error}") from error
     if target.ndim != 1:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from twostagegp.plotting import INK, LEGEND, MODEL, MUTED, TRUTH, tidy
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from twostagegp.search.misspecification import MisspecificationCheck
     from twostagegp.search.stages import SearchRecord
 
-__all__ = ["draw_check", "draw_record", "draw_search"]
+__all__ = ["draw_check", "draw_record", "draw_search", "draw_stage"]
 
 _SCORES = {
     "loo": "leave-one-out density, less is better",
@@ -66,12 +67,19 @@ def draw_record(record: SearchRecord) -> list[Axes]:
     figure = Figure(figsize=(5.2 * max(1, len(stages)), 1.4 + 0.32 * most), layout="constrained")
     axes = list(figure.subplots(1, max(1, len(stages)), squeeze=False)[0])
     for ax, stage in zip(axes, stages, strict=False):
-        search = getattr(record, stage, None)
-        if search is not None:
-            draw_search(search, ax)
-        else:
-            _draw_candidates([row for row in record if row["stage"] == stage], stage, ax)
+        draw_stage(record, stage, ax)
     return axes
+
+
+def draw_stage(record: SearchRecord, stage: str, ax: Any = None) -> Axes:
+    """One stage of a fit: the ratio test's search, or the candidates' scores."""
+    search = getattr(record, stage, None)
+    if search is not None:
+        return draw_search(search, ax)
+    rows = [row for row in record if row["stage"] == stage]
+    ax = _axes(ax, len(rows))
+    _draw_candidates(rows, stage, ax)
+    return ax
 
 
 def _draw_candidates(rows: list[dict[str, Any]], stage: str, ax: Axes) -> None:
@@ -81,8 +89,9 @@ def _draw_candidates(rows: list[dict[str, Any]], stage: str, ax: Axes) -> None:
     ax.scatter([row["score"] for row in fitted], place, c=colours)
     ax.set_yticks(place, [row["kernel"] for row in fitted], fontsize=8)
     ax.set_ylim(len(fitted) - 0.5, -0.5)
-    tidy(ax, "training objective a row where the kernel stopped", "")
-    ax.set_title(f"{stage}: {len(rows)} kernels, those in use in orange", color=INK, fontsize=10)
+    tidy(ax, "score a row, less is better", "")
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=4))
+    ax.set_title(f"{stage}: {len(rows)} kernels, in use: orange", color=INK, fontsize=10)
 
 
 def draw_check(check: MisspecificationCheck, ax: Any = None) -> Axes:

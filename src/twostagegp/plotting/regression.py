@@ -1,57 +1,27 @@
-"""Pictures of a predictive distribution, each drawn on axes that the caller owns.
-
-Four questions, four pictures: what does the model believe (:func:`plot_band`), is the mean right
-(:func:`plot_observed`), is the whole distribution right (:func:`plot_pit`), and do the intervals
-hold what they promise (:func:`plot_reliability`). The last two need the probability integral
-transform only, ``pit = model.predict_cdf(X_test, y_test)``, which is uniform for a calibrated
-model; both show the band in which a calibrated model would lie on so many test rows, so that
-chance is not mistaken for a fault.
-
-Nothing here touches ``matplotlib.pyplot`` or its global state:
-
->>> import numpy as np
->>> from matplotlib.figure import Figure
->>> ax = Figure().subplots()
->>> plot_pit(ax, np.linspace(0.01, 0.99, 50))
->>> len(ax.patches) >= 10
-True
-"""
+"""Pictures of a predictive distribution of numbers, on axes that the caller owns."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import stats
 
 from twostagegp.errors import InputError
+from twostagegp.plotting.style import (
+    INK,
+    LEGEND,
+    MODEL,
+    MUTED,
+    TRUTH,
+    interval_ends,
+    pit_values,
+    tidy,
+    vector,
+)
 
-__all__ = [
-    "INK",
-    "LEGEND",
-    "MODEL",
-    "MUTED",
-    "TRUTH",
-    "plot_band",
-    "plot_observed",
-    "plot_pit",
-    "plot_reliability",
-    "tidy",
-]
-
-#: The four colours: text and data points, what the model says, aids to the eye, the truth.
-INK, MODEL, MUTED, TRUTH = "#1d232b", "#1763a6", "#68727f", "#b4460f"
-
-LEGEND: dict[str, Any] = {
-    "frameon": False,
-    "fontsize": 8,
-    "handlelength": 1.2,
-    "columnspacing": 1.2,
-    "labelcolor": INK,
-}
+__all__ = ["plot_band", "plot_observed", "plot_pit", "plot_reliability", "plot_residuals"]
 
 #: Nominal levels of the reliability picture.
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -92,21 +62,21 @@ def plot_band(
     >>> len(ax.lines), len(ax.collections)
     (1, 1)
     """
-    at = _vector(x, "x")
+    at = vector(x, "x")
     order = np.argsort(at, kind="stable")
-    ends = _ends(interval, len(at))[order]
+    ends = interval_ends(interval, len(at))[order]
     name = f"{100 * level:g} % interval"
     ax.fill_between(
         at[order], ends[:, 0], ends[:, 1], color=MODEL, alpha=0.22, linewidth=0, label=name
     )
     if truth is not None:
-        f = _vector(truth, "truth", len(at))
+        f = vector(truth, "truth", len(at))
         ax.plot(at[order], f[order], color=TRUTH, linewidth=1.0, dashes=(4, 2), label="truth")
-    m = _vector(mean, "mean", len(at))
+    m = vector(mean, "mean", len(at))
     ax.plot(at[order], m[order], color=MODEL, linewidth=1.6, label="mean")
     if x_train is not None and y_train is not None:
-        points = _vector(x_train, "x_train")
-        targets = _vector(y_train, "y_train", len(points))
+        points = vector(x_train, "x_train")
+        targets = vector(y_train, "y_train", len(points))
         ax.plot(points, targets, "o", color=INK, markersize=3.0, label="training rows")
     tidy(ax, "x", "y")
 
@@ -130,9 +100,9 @@ def plot_observed(ax: Axes, y: ArrayLike, mean: ArrayLike, interval: ArrayLike) 
     >>> ax.get_legend_handles_labels()[1]
     ['1 inside their interval', '1 outside their interval']
     """
-    outcome = _vector(y, "y")
-    centre = _vector(mean, "mean", len(outcome))
-    ends = _ends(interval, len(outcome))
+    outcome = vector(y, "y")
+    centre = vector(mean, "mean", len(outcome))
+    ends = interval_ends(interval, len(outcome))
     inside = (ends[:, 0] <= outcome) & (outcome <= ends[:, 1])
     diagonal = [outcome.min(), outcome.max()]
     ax.plot(diagonal, diagonal, color=MUTED, linewidth=1.0, dashes=(4, 2))
@@ -170,7 +140,7 @@ def plot_pit(ax: Axes, pit: ArrayLike, n_bins: int = 10, level: float = 0.95) ->
     >>> ax = Figure().subplots()
     >>> plot_pit(ax, [0.1, 0.5, 0.9], n_bins=3)
     """
-    values = _pit(pit)
+    values = pit_values(pit)
     low, high = stats.binom.interval(level, len(values), 1.0 / n_bins)
     counts, edges = np.histogram(values, bins=n_bins, range=(0.0, 1.0))
     ax.bar(
@@ -214,8 +184,8 @@ def plot_reliability(
     >>> ax.lines[1].get_ydata()
     array([0.5, 1. ])
     """
-    values = _pit(pit)
-    nominal = _vector(levels, "levels")
+    values = pit_values(pit)
+    nominal = vector(levels, "levels")
     if not ((nominal > 0.0) & (nominal < 1.0)).all():
         raise InputError(f"levels={levels!r} must all lie between 0 and 1.")
     observed = np.mean(np.abs(values - 0.5) <= nominal[:, None] / 2.0, axis=1)
@@ -233,37 +203,43 @@ def plot_reliability(
     ax.legend(loc="upper left", **LEGEND)
 
 
-def tidy(ax: Axes, x_label: str, y_label: str) -> None:
-    """Give the axes labels, and no more lines than they need."""
-    ax.set_xlabel(x_label, color=INK)
-    ax.set_ylabel(y_label, color=INK)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-    for side in ("bottom", "left"):
-        ax.spines[side].set_color(MUTED)
-    ax.tick_params(color=MUTED, labelcolor=INK, labelsize=8)
+def plot_residuals(
+    ax: Axes,
+    x: ArrayLike,
+    residual: ArrayLike,
+    std: ArrayLike | None = None,
+    x_label: str = "predicted",
+) -> None:
+    """Draw observed less predicted against the prediction, or against any other number.
 
+    Around zero without a pattern is right. A curve says that the mean misses something; a funnel
+    that the spread changes, which the band of two standard deviations should follow.
 
-def _vector(values: ArrayLike, name: str, n: int | None = None) -> NDArray[np.float64]:
-    array = np.asarray(values, dtype=np.float64)
-    flat = array.reshape(-1)
-    if array.ndim > 2 or (array.ndim == 2 and array.shape[1] != 1):
-        raise InputError(f"{name} has shape {array.shape}; a single column is wanted.")
-    if flat.size == 0 or (n is not None and len(flat) != n):
-        wanted = "at least one" if n is None else str(n)
-        raise InputError(f"{name} holds {len(flat)} values; {wanted} are wanted.")
-    return flat
+    Parameters
+    ----------
+    ax : Axes
+    x, residual : array-like of shape (n,)
+    std : array-like of shape (n,), optional
+        Predicted standard deviations; bars of twice their size are drawn around zero.
+    x_label : str
 
-
-def _ends(interval: ArrayLike, n: int) -> NDArray[np.float64]:
-    array = np.asarray(interval, dtype=np.float64)
-    if array.shape != (n, 2):
-        raise InputError(f"interval has shape {array.shape}; {(n, 2)} is wanted.")
-    return array
-
-
-def _pit(pit: ArrayLike) -> NDArray[np.float64]:
-    values = _vector(pit, "pit")
-    if not ((values >= 0.0) & (values <= 1.0)).all():
-        raise InputError("pit must lie between 0 and 1; take it from predict_cdf.")
-    return values
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> ax = Figure().subplots()
+    >>> plot_residuals(ax, [1.0, 2.0], [0.1, -0.2], std=[0.1, 0.1])
+    >>> len(ax.lines), len(ax.collections)
+    (2, 1)
+    """
+    at = vector(x, "x")
+    r = vector(residual, "residual", len(at))
+    if std is not None:
+        s = vector(std, "std", len(at))
+        ax.vlines(at, -2.0 * s, 2.0 * s, color=MUTED, alpha=0.3, lw=1.2, label="± 2 std, predicted")
+    ax.axhline(0.0, color=MUTED, linewidth=1.0, dashes=(4, 2))
+    ax.plot(at, r, "o", color=MODEL, markersize=2.6, alpha=0.75, label="test rows")
+    tidy(ax, x_label, "observed less predicted")
+    if std is not None:
+        low, high = ax.get_ylim()
+        ax.set_ylim(low, high + 0.15 * (high - low))  # room for the legend
+        ax.legend(loc="upper center", ncols=2, **LEGEND)

@@ -1,0 +1,185 @@
+"""``twostagegp fit``: from a file to a saved model."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from twostagegp.cli.options import (
+    DebugOption,
+    DecimalOption,
+    DelimiterOption,
+    DropGapsOption,
+    EncodingOption,
+    JsonOption,
+    TableArgument,
+    several,
+)
+from twostagegp.cli.output import print_json, print_pairs, working
+from twostagegp.errors import InputError
+
+__all__ = ["fit", "parse_options"]
+
+#: Parameters of the estimators that have an option of their own, or cannot be written as text.
+_ELSEWHERE = {
+    "random_state": "use --seed",
+    "method": "use --method",
+    "training": "a Training(...) can be given in Python only",
+}
+
+
+def fit(
+    table: TableArgument,
+    target: Annotated[str, typer.Option("--target", "-t", help="Column to predict.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="MODEL", help="Folder for the model.")
+    ],
+    classify: Annotated[
+        bool | None,
+        typer.Option(
+            "--classify/--regress",
+            help="Classes or numbers. By default a target of text, categories or booleans is "
+            "classes and a target of numbers is numbers, also where it is 0 and 1.",
+            show_default=False,
+        ),
+    ] = None,
+    groups: Annotated[
+        str | None,
+        typer.Option(
+            help="Column that says which rows belong together; they are held out together."
+        ),
+    ] = None,
+    weights: Annotated[str | None, typer.Option(help="Column with a count for each row.")] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(metavar="COL,COL", help="Columns to leave out.")
+    ] = None,
+    category: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COL,COL", help="Columns of codes, to be taken as categories."),
+    ] = None,
+    method: Annotated[str, typer.Option(help="auto, exact, neighbors, vecchia or svgp.")] = "auto",
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Another parameter of the estimator, such as kernels=rbf,matern32.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace a model that is there.")] = False,
+    drop_missing_target: DropGapsOption = False,
+    encoding: EncodingOption = "utf-8",
+    delimiter: DelimiterOption = None,
+    decimal: DecimalOption = ".",
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Fit a model to a table and save it.
+
+    Every column that is not the target, --groups, --weights or --drop is an input. Categories, text
+    labels, true/false, ISO dates and gaps are handled (docs/tables.md); text that is neither label
+    nor date must be dropped.
+    """
+    from twostagegp.cli.fitting import (
+        column_hints,
+        held_out_scores,
+        make_model,
+        report_of,
+        rows_for_fit,
+    )
+    from twostagegp.cli.source import open_source
+    from twostagegp.files.folder import check_replaceable
+    from twostagegp.files.model import save_model
+    from twostagegp.files.packages import require
+
+    require("safetensors.numpy")
+    if output.exists():
+        check_replaceable(output)
+        if any(output.iterdir()) and not force:
+            raise InputError(f"{output} has a model already; --force replaces it.")
+    source = open_source(table, encoding, delimiter, decimal)
+    data = rows_for_fit(
+        source,
+        target,
+        groups=groups,
+        weights=weights,
+        drop=several(drop, source.names),
+        category=several(category, source.names),
+        drop_gaps=drop_missing_target,
+        classify=classify,
+    )
+    model = make_model(data.classify, method, seed, parse_options(option))
+    with working(f"fitting {len(data.X):,} rows and {data.X.shape[1]} columns"), column_hints():
+        model.fit(data.X, data.y, **data.extra)
+    save_model(model, output, table={"target": target, "file": table.name})
+    result = {
+        "model": str(output),
+        "estimator": type(model).__name__,
+        "target": target,
+        "rows": len(data.X),
+        "inputs": list(data.X.columns),
+        "dates": data.dates,
+        "held_out": held_out_scores(model),
+        "report": report_of(model),
+    }
+    if as_json:
+        print_json(result)
+    else:
+        _show(result)
+
+
+def parse_options(given: Sequence[str] | None) -> dict[str, Any]:
+    """Parameters from ``NAME=VALUE``: numbers, true, false, none, words, words with commas.
+
+    Examples
+    --------
+    >>> parse_options(["ard=true", "kernels=rbf,matern32", "noise_floor=1e-6", "mean=rbf"])
+    {'ard': True, 'kernels': ('rbf', 'matern32'), 'noise_floor': 1e-06, 'mean': 'rbf'}
+    """
+    found: dict[str, Any] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        name = name.strip()
+        if not equals or not name.isidentifier():
+            raise InputError(f"--option {text}: write NAME=VALUE, such as kernels=rbf,matern32.")
+        if name in _ELSEWHERE:
+            raise InputError(f"--option {text}: {_ELSEWHERE[name]}.")
+        parts = [_value(part) for part in value.split(",")]
+        several_values = "," in value or name == "kernels"
+        found[name] = tuple(p for p in parts if p != "") if several_values else parts[0]
+    return found
+
+
+_WORDS: dict[str, Any] = {"true": True, "false": False, "none": None, "null": None}
+
+
+def _value(text: str) -> Any:
+    text = text.strip()
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    try:
+        number = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+    return number if isinstance(number, int | float | str) else text
+
+
+def _show(result: dict[str, Any]) -> None:
+    """A short table of what was fitted."""
+    report, held_out = result["report"], result["held_out"]
+    pairs: dict[str, Any] = {
+        "rows": result["rows"],
+        "inputs": f"{len(result['inputs'])} columns: {', '.join(result['inputs'][:8])}"
+        + (" …" if len(result["inputs"]) > 8 else ""),
+        "method": f"{report['method']} ({report['method_reason']})",
+        **{part: report[part] for part in ("mean", "variance", "calibration")},
+    }
+    if "noise_std" in report:
+        pairs["noise std"] = report["noise_std"]
+    pairs |= {f"held-out {name}": value for name, value in held_out.items()}
+    pairs["seconds"] = round(report["seconds"]["total"], 1)
+    print_pairs(pairs, f"{result['estimator']} of {result['target']!r} in {result['model']}")

@@ -1,0 +1,211 @@
+"""Rows and a model for ``twostagegp fit``, and what to tell about the fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from twostagegp import metrics
+from twostagegp.classifier import TwoStageGPClassifier
+from twostagegp.cli.options import nearest
+from twostagegp.cli.source import Source
+from twostagegp.cli.typed import infer_dates
+from twostagegp.errors import InputError
+from twostagegp.regressor import TwoStageGPRegressor
+
+__all__ = [
+    "TrainingRows",
+    "column_hints",
+    "held_out_scores",
+    "make_model",
+    "numeric_target",
+    "report_of",
+    "rows_for_fit",
+    "without_gaps",
+]
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """What ``fit`` is given.
+
+    Attributes
+    ----------
+    X : DataFrame
+    y : array of shape (n,)
+    classify : bool
+    extra : dict
+        Groups and weights.
+    dates : list of str
+        Columns of text that were read as dates.
+    """
+
+    X: pd.DataFrame
+    y: NDArray[Any]
+    classify: bool
+    extra: dict[str, Any] = field(default_factory=dict)
+    dates: list[str] = field(default_factory=list)
+
+
+def rows_for_fit(
+    source: Source,
+    target: str,
+    *,
+    groups: str | None = None,
+    weights: str | None = None,
+    drop: Sequence[str] = (),
+    category: Sequence[str] = (),
+    drop_gaps: bool = False,
+    classify: bool | None = None,
+) -> TrainingRows:
+    """Read a file and part it into inputs, target, groups and weights."""
+    source.require([target], "--target")
+    for name, what in ((groups, "--groups"), (weights, "--weights")):
+        if name is not None:
+            source.require([name], what)
+    source.require(drop, "--drop")
+    source.require(category, "--category")
+    if target in drop:
+        raise InputError(f"the target {target!r} cannot be dropped.")
+    apart = {target, groups, weights, *drop}
+    inputs = [name for name in source.names if name not in apart]
+    if not inputs:
+        raise InputError(f"{source.path} has no column left to predict {target!r} from.")
+    beside = [name for name in (groups, weights) if name is not None]
+    wanted = list(dict.fromkeys([*inputs, target, *beside]))
+    frame = source.read(wanted, as_text=[name for name in category if name in wanted])
+    frame = without_gaps(frame, target, source, drop_gaps)
+    X = frame[inputs].copy()
+    for name in category:
+        if name in X.columns:
+            X[name] = X[name].astype("category")
+    dates = infer_dates(X)
+    y = frame[target]
+    classes = _holds_classes(y) if classify is None else classify
+    extra: dict[str, Any] = {}
+    if groups is not None:
+        extra["groups"] = _group_labels(frame[groups], source)
+    if weights is not None:
+        extra["sample_weight"] = numeric_target(frame[weights], source, "--weights")
+    labels = _labels(y) if classes else numeric_target(y, source, "--target")
+    return TrainingRows(X, labels, classes, extra, dates)
+
+
+def without_gaps(frame: pd.DataFrame, target: str, source: Source, drop_gaps: bool) -> pd.DataFrame:
+    """Rows with a target; where some have none and may not be left out, an error."""
+    gaps = frame[target].isna()
+    if not gaps.any():
+        return frame
+    if not drop_gaps:
+        raise InputError(
+            f"{source.path}: the target {target!r} is missing in {int(gaps.sum()):,} of "
+            f"{len(frame):,} rows, the first is row {int(gaps.to_numpy().argmax()) + 1}. "
+            "--drop-missing-target leaves such rows out."
+        )
+    if gaps.all():
+        raise InputError(f"{source.path}: the target {target!r} is missing in every row.")
+    return frame.loc[~gaps].reset_index(drop=True)
+
+
+def _holds_classes(y: pd.Series) -> bool:
+    kinds = pd.api.types
+    if isinstance(y.dtype, pd.CategoricalDtype) or kinds.is_bool_dtype(y.dtype):
+        return True
+    return not kinds.is_numeric_dtype(y.dtype)
+
+
+def _labels(y: pd.Series) -> NDArray[Any]:
+    """Class labels as an array of one type."""
+    values = y.astype(object).to_numpy()
+    kinds = {type(value) for value in values}
+    if kinds <= {bool, np.bool_}:
+        return values.astype(bool)
+    if all(issubclass(kind, int | float | np.number) for kind in kinds):
+        numbers = values.astype(np.float64)
+        whole = bool((numbers == np.rint(numbers)).all())
+        return numbers.astype(np.int64) if whole else numbers
+    return np.array([str(value) for value in values])
+
+
+def numeric_target(y: pd.Series, source: Source, option: str) -> NDArray[Any]:
+    """A column as numbers."""
+    try:
+        if pd.api.types.is_datetime64_any_dtype(y.dtype):
+            raise ValueError
+        return y.to_numpy(dtype=np.float64, na_value=np.nan)
+    except (ValueError, TypeError):
+        seen = next(value for value in y if not isinstance(value, int | float))
+        hint = " --classify takes it as classes." if option == "--target" else ""
+        raise InputError(
+            f"{source.path}: column {y.name!r} ({option}) must hold numbers, and has "
+            f"{seen!r}.{hint}"
+        ) from None
+
+
+def _group_labels(series: pd.Series, source: Source) -> NDArray[Any]:
+    if series.isna().any():
+        row = int(series.isna().to_numpy().argmax()) + 1
+        raise InputError(f"{source.path}: column {series.name!r} (--groups) is empty in row {row}.")
+    return np.array([str(value) for value in series])
+
+
+def make_model(classify: bool, method: str, seed: int, options: Mapping[str, Any]) -> Any:
+    """An estimator with checked parameter names; ``fit`` checks their values."""
+    kind: Any = TwoStageGPClassifier if classify else TwoStageGPRegressor
+    known = sorted(kind().get_params())
+    for name in options:
+        if name not in known:
+            raise InputError(
+                f"--option {name}=…: {kind.__name__} has no parameter {name!r}."
+                f"{nearest(name, known)} It has {', '.join(known)}."
+            )
+    return kind(**{"method": method, "random_state": seed, **options})
+
+
+@contextmanager
+def column_hints() -> Iterator[None]:
+    """Errors about a column, with what the command line can do about it."""
+    try:
+        yield
+    except InputError as error:
+        if not str(error).startswith("column "):
+            raise
+        raise InputError(
+            f"{error} On the command line: --drop leaves a column out, --category takes it as a "
+            "category."
+        ) from error
+
+
+def report_of(model: Any) -> dict[str, Any]:
+    """The fit report as plain values, without the list of all candidates."""
+    report = asdict(model.fit_report_)
+    return {name: value for name, value in report.items() if not name.endswith("candidates")}
+
+
+def held_out_scores(model: Any) -> dict[str, float]:
+    """Scores of training rows that were held out during the fit, in the user's units.
+
+    They come with the fit. The model was chosen and calibrated by them, so they are a little better
+    than those of new rows.
+    """
+    if hasattr(model, "predict_proba"):
+        return {"log loss": float(model.fit_report_.log_loss)}
+    calibration, weight = model.calibration_, model.calibration_.weight
+    scores: dict[str, float] = {}
+    residuals = np.asarray(getattr(model.mean_, "heldout_residuals", ()), dtype=np.float64)
+    if len(residuals) == len(weight) and len(weight):
+        scale = model._data[0].scaling.y_scale
+        scores["RMSE"] = float(scale * np.sqrt(weight @ residuals**2 / weight.sum()))
+    if len(weight) and calibration.kind != "none":
+        pit = np.clip(calibration.pit_after, 0.0, 1.0)
+        inside = (pit >= 0.025) & (pit <= 0.975)
+        scores["coverage of 95 % intervals"] = float(weight @ inside / weight.sum())
+        scores["QICE %"] = metrics.qice(pit=pit)
+        scores["QICE % of a perfect model"] = metrics.qice_floor(len(pit))
+    return scores

@@ -1,0 +1,109 @@
+"""``twostagegp predict``: a file of any length in, predictions out, in bounded memory."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from twostagegp.cli.options import (
+    DebugOption,
+    DecimalOption,
+    DelimiterOption,
+    EncodingOption,
+    JsonOption,
+    ModelArgument,
+    TableArgument,
+    several,
+    several_numbers,
+)
+from twostagegp.cli.output import print_json, print_pairs, progress
+from twostagegp.errors import InputError
+
+__all__ = ["predict"]
+
+
+def predict(
+    model: ModelArgument,
+    table: TableArgument,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="CSV, TSV, Parquet or Feather file to write."
+        ),
+    ],
+    interval: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LEVEL,…",
+            help="Probabilities of intervals, for regression.  [default: 0.95]",
+            show_default=False,
+        ),
+    ] = None,
+    quantiles: Annotated[
+        str | None,
+        typer.Option(metavar="LEVEL,…", help="Quantiles, for regression, such as 0.05,0.5,0.95."),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COL,COL", help="Columns of the table to copy to the output."),
+    ] = None,
+    keep_all: Annotated[bool, typer.Option("--keep-all", help="Copy all columns.")] = False,
+    prefix: Annotated[str, typer.Option(help="In front of the names of new columns.")] = "",
+    chunk_rows: Annotated[int, typer.Option(min=1, help="Rows in memory at a time.")] = 20_000,
+    guard: Annotated[
+        bool,
+        typer.Option(
+            "--formula-guard/--no-formula-guard",
+            help="In CSV and TSV files, put an apostrophe before text that a spreadsheet would "
+            "run as a formula (= + - @ at its beginning).",
+        ),
+    ] = True,
+    encoding: EncodingOption = "utf-8",
+    delimiter: DelimiterOption = None,
+    decimal: DecimalOption = ".",
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Predict every row of a table.
+
+    Regression: mean, std (of an observation, noise included), lower_0.95 and upper_0.95 for every
+    interval, q_0.05 for every quantile, in the units of the target. Classification: class, certain
+    (whether the two leading classes differ significantly) and p_<class> for every class.
+
+    The table is read and the output written in chunks; the output appears when it is complete, and
+    an old file of that name stays as it is until then.
+    """
+    from twostagegp.cli.formats import format_of
+    from twostagegp.cli.models import open_model
+    from twostagegp.cli.predicting import Answers, predict_file
+    from twostagegp.cli.source import open_source
+
+    begin = time.perf_counter()
+    format_of(output)
+    source = open_source(table, encoding, delimiter, decimal)
+    if output.exists() and output.samefile(table):
+        raise InputError(f"{output} is the table itself; give another output.")
+    kept = list(source.names) if keep_all else several(keep, source.names)
+    source.require(kept, "--keep")
+    saved = open_model(model)
+    answers = Answers.of(
+        saved,
+        several_numbers(interval, "--interval"),
+        several_numbers(quantiles, "--quantiles"),
+        prefix,
+    )
+    with progress(f"predicting {table.name}") as tell:
+        rows = predict_file(saved, source, output, answers, kept, chunk_rows, guard, tell)
+    result = {
+        "output": str(output),
+        "rows": rows,
+        "columns": [*kept, *answers.names],
+        "seconds": round(time.perf_counter() - begin, 3),
+    }
+    if as_json:
+        print_json(result)
+    else:
+        print_pairs({**result, "columns": ", ".join([*kept, *answers.names])})

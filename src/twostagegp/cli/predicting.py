@@ -1,0 +1,111 @@
+"""The stream behind ``twostagegp predict``: a chunk in, predictions and kept columns out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from twostagegp.cli.formats import format_of
+from twostagegp.cli.models import SavedModel
+from twostagegp.cli.output import Progress
+from twostagegp.cli.sink import open_sink
+from twostagegp.cli.source import Source
+from twostagegp.errors import InputError
+
+__all__ = ["Answers", "predict_file"]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What is asked of a model.
+
+    Attributes
+    ----------
+    saved : SavedModel
+    intervals, quantiles : list of float
+    prefix : str
+        Of the names of columns.
+    """
+
+    saved: SavedModel
+    intervals: list[float]
+    quantiles: list[float]
+    prefix: str = ""
+
+    @classmethod
+    def of(
+        cls, saved: SavedModel, intervals: list[float], quantiles: list[float], prefix: str
+    ) -> Answers:
+        """Check that the model has these answers."""
+        if saved.is_classifier:
+            if intervals or quantiles:
+                raise InputError(
+                    f"{saved.path} is a classifier; --interval and --quantiles are for regression."
+                )
+            return cls(saved, [], [], prefix)
+        if quantiles and not hasattr(saved.model, "predict_quantiles"):
+            raise InputError(f"{type(saved.model).__name__} has intervals, but no quantiles.")
+        return cls(saved, intervals or [0.95], quantiles, prefix)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the new columns."""
+        if self.saved.is_classifier:
+            plain = ["class", "certain", *(f"p_{c}" for c in self.saved.model.classes_.tolist())]
+        else:
+            plain = ["mean"] + ["std"] * hasattr(self.saved.model, "predict_quantiles")
+            plain += [f"{end}_{p:g}" for p in self.intervals for end in ("lower", "upper")]
+            plain += [f"q_{p:g}" for p in self.quantiles]
+        return [self.prefix + name for name in plain]
+
+    def columns(self, X: Any) -> list[Any]:
+        """The new columns for some rows."""
+        model = self.saved.model
+        if self.saved.is_classifier:
+            P = model.predict_proba(X)
+            labels = model.classes_[P.argmax(1)].tolist()
+            return [labels, model.predict_certainty(X), *P.T]
+        if not hasattr(model, "predict_quantiles"):  # intervals of cross-validation+
+            ends = [model.predict_interval(X, level).T for level in self.intervals]
+            return [model.predict(X), *(end for pair in ends for end in pair)]
+        ends = [0.5 + side * p / 2.0 for p in self.intervals for side in (-1.0, 1.0)]
+        mean, std, quantiles = model._summary(X, np.array([*ends, *self.quantiles]))
+        return [mean, std, *quantiles.T]
+
+
+def predict_file(
+    saved: SavedModel,
+    source: Source,
+    output: Path,
+    answers: Answers,
+    keep: Sequence[str],
+    chunk_rows: int,
+    guard: bool,
+    tell: Progress,
+) -> int:
+    """Predict every row of a file; returns their number."""
+    names = [*keep, *answers.names]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(
+            f"the output would have two columns {twice[0]!r}; give the new ones a prefix, for "
+            "example --prefix predicted_."
+        )
+    typed = format_of(output) in ("parquet", "feather")
+    done = 0
+    with open_sink(output, guard) as sink:
+        for rows in saved.rows(source, chunk_rows, keep, with_types=typed and source.is_text):
+            try:
+                new = answers.columns(rows.X)
+            except InputError as error:
+                raise InputError(f"{rows.where}: {error}") from error
+            kept = [rows.kept[name] for name in keep]
+            sink.write(pa.table([*kept, *(pa.array(column) for column in new)], names=names))
+            done += len(rows.X)
+            tell(rows.done, done)
+    return done

@@ -1,0 +1,174 @@
+"""Output files that appear whole or not at all.
+
+Rows are appended to a file beside the target, ``.<name>.<random>.twostagegp-part``, which takes the
+target's place in one step when everything is there. Whoever writes it holds a lock on it: a file
+of that name without a lock is what a killed program has left, and the next run removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import io
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from twostagegp.cli.formats import format_of
+from twostagegp.errors import InputError
+
+__all__ = ["Sink", "guard_formulas", "open_sink", "write_table"]
+
+_ENDING = ".twostagegp-part"
+#: Cells that a spreadsheet would take for a formula, and those among them that are plain numbers.
+_FORMULA = r"^[=+\-@\t\r\n]"
+_NUMBER = r"^[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?$"
+
+
+class Sink:
+    """Tables of the same columns, one after the other, into an open file."""
+
+    def __init__(self, file: IO[bytes], kind: str, guard: bool) -> None:
+        self.file, self.kind, self.guard = file, kind, guard
+        self.writer: Any = None
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows."""
+        if self.kind in ("csv", "tsv"):
+            self._write_text(table)
+            return
+        if self.writer is None:
+            self.schema = table.schema.remove_metadata()
+            if self.kind == "parquet":
+                self.writer = pq.ParquetWriter(self.file, self.schema)
+            else:
+                options = pa.ipc.IpcWriteOptions(compression="lz4")
+                self.writer = pa.ipc.new_file(self.file, self.schema, options=options)
+        self.writer.write_table(table.replace_schema_metadata(None).cast(self.schema))
+
+    def _write_text(self, table: pa.Table) -> None:
+        table = guard_formulas(table) if self.guard else table
+        first, self.writer = self.writer is None, True
+        # Whole numbers with gaps stay whole numbers.
+        frame: pd.DataFrame = table.to_pandas(integer_object_nulls=True)
+        text = io.TextIOWrapper(self.file, encoding="utf-8", newline="", write_through=True)
+        between = "," if self.kind == "csv" else "\t"
+        frame.to_csv(text, sep=between, index=False, header=first, lineterminator="\n")
+        text.detach()
+
+    def close(self) -> None:
+        """End the file; not more than once does anything."""
+        writer, self.writer = self.writer, None
+        if self.kind in ("parquet", "feather") and writer is not None:
+            writer.close()
+
+    def finish(self) -> None:
+        """Everything to the disk."""
+        self.close()
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
+
+def guard_formulas(table: pa.Table) -> pa.Table:
+    """Text that a spreadsheet would run as a formula gets an apostrophe in front.
+
+    Examples
+    --------
+    >>> guard_formulas(pa.table({"note": ["=1+1", "-5", "fine"]}))["note"].to_pylist()
+    ["'=1+1", '-5', 'fine']
+    """
+    names, columns = [], []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        if _is_text(column.type):
+            text = column.cast(pa.large_string())
+            formula = pc.and_(
+                pc.match_substring_regex(text, _FORMULA),
+                pc.invert(pc.match_substring_regex(text, _NUMBER)),
+            )
+            if pc.any(formula).as_py():
+                marked = pc.binary_join_element_wise(
+                    pa.scalar("'", pa.large_string()), text, pa.scalar("", pa.large_string())
+                )
+                column = pc.if_else(formula, marked, text)
+        harmless = not name or name[0] not in "=+-@\t\r\n"
+        names.append(name if harmless else f"'{name}")
+        columns.append(column)
+    return pa.table(columns, names=names)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_string, pa.types.is_large_string)
+    return any(test(kind) for test in tests) or "string_view" in str(kind)
+
+
+@contextmanager
+def open_sink(path: Path, guard: bool = True) -> Iterator[Sink]:
+    """A sink whose file takes the place of ``path`` at the end, unless something is raised."""
+    kind = format_of(path)
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; give the name of a file.")
+    target = Path(os.path.realpath(path))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_left_over(target)
+    file, draft = _new_draft(target)
+    sink = Sink(file, kind, guard)
+    try:
+        yield sink
+        sink.finish()
+        if sys.platform == "win32":
+            file.close()  # an open file cannot be renamed there
+        os.replace(draft, target)
+    finally:
+        for end in (sink.close, file.close):
+            with contextlib.suppress(Exception):  # such as a full disk, which has been told already
+                end()
+        draft.unlink(missing_ok=True)
+
+
+def write_table(path: Path, table: pa.Table, guard: bool = True) -> None:
+    """One table into one file."""
+    with open_sink(path, guard) as sink:
+        sink.write(table)
+
+
+def _new_draft(target: Path) -> tuple[IO[bytes], Path]:
+    while True:
+        draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}{_ENDING}")
+        file = open(draft, "xb")  # noqa: SIM115 - open_sink closes it
+        _lock(file, wait=True)
+        if draft.exists():
+            return file, draft
+        file.close()  # between the two steps another run took it for one that was left over
+
+
+def _remove_left_over(target: Path) -> None:
+    """Remove what killed runs have left; those at work hold a lock."""
+    pattern = f".{glob.escape(target.name)}.*{_ENDING}"
+    for draft in target.parent.glob(pattern):
+        with contextlib.suppress(OSError), open(draft, "r+b") as file:
+            _lock(file, wait=False)
+            draft.unlink()
+
+
+if sys.platform == "win32":
+
+    def _lock(file: IO[bytes], wait: bool) -> None:
+        """Nothing to do: a file that is open cannot be removed there."""
+
+else:
+    import fcntl
+
+    def _lock(file: IO[bytes], wait: bool) -> None:
+        """Take the lock of a file; raises OSError where it is taken and not to be waited for."""
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -1,0 +1,284 @@
+"""Files of tables: which format, which columns, and rows in chunks of bounded size.
+
+CSV and TSV files have no types. Read whole, for a fit, pandas infers them from all rows at once.
+Read in chunks, for predictions, nothing is inferred: columns that the model knows as numbers are
+read as numbers, everything else as text, so that no chunk can get another type than the one before.
+Parquet and Feather files say their types themselves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from twostagegp.cli.formats import GAPS, PACKED, format_of, reading, strict, unpacked
+from twostagegp.cli.options import nearest
+from twostagegp.errors import InputError
+
+__all__ = ["Chunk", "Source", "open_source"]
+
+#: Columns in which pandas keeps the index of a frame.
+_INDEX = "__index_level_"
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some rows.
+
+    Attributes
+    ----------
+    frame : DataFrame
+        The columns for the model.
+    kept : pyarrow Table
+        The columns that go into the output as they are.
+    first : int
+        Number of the first row, from 0.
+    done : float
+        Share of the file that has been read.
+    """
+
+    frame: pd.DataFrame
+    kept: pa.Table
+    first: int
+    done: float
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that is there, with its format and the names of its columns."""
+
+    path: Path
+    kind: str
+    names: list[str]
+    encoding: str = "utf-8"
+    delimiter: str = ","
+    decimal: str = "."
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the file has no types of its own."""
+        return self.kind in ("csv", "tsv")
+
+    def _told(self) -> AbstractContextManager[None]:
+        return reading(self.path, self.kind, self.encoding, self.delimiter)
+
+    def require(self, columns: Sequence[str], what: str) -> None:
+        """Raise where a column is not there, with the nearest name and the list of all."""
+        for name in columns:
+            if name not in self.names:
+                listed = ", ".join(repr(each) for each in self.names[:40])
+                more = f" and {len(self.names) - 40} more" if len(self.names) > 40 else ""
+                raise InputError(
+                    f"{self.path} has no column {name!r} ({what}).{nearest(name, self.names)} "
+                    f"Its columns: {listed}{more}."
+                )
+
+    def read(self, columns: Sequence[str], as_text: Collection[str] = ()) -> pd.DataFrame:
+        """All rows of some columns, with types inferred where the file has none."""
+        with self._told():
+            if self.is_text:
+                with strict():
+                    frame = self._csv(dtype=dict.fromkeys(as_text, str), low_memory=False)
+            elif self.kind == "parquet":
+                table = pq.read_table(self.path, columns=list(columns))
+                frame = _to_frame(table.select(list(columns)))
+            else:
+                with pa.memory_map(str(self.path)) as memory, pa.ipc.open_file(memory) as reader:
+                    frame = _to_frame(reader.read_all().select(list(columns)))
+        if len(frame) == 0:
+            raise InputError(f"{self.path} has no rows.")
+        return frame[list(columns)]
+
+    def chunks(
+        self, columns: Sequence[str], numbers: Collection[str], keep: Sequence[str], rows: int
+    ) -> Iterator[Chunk]:
+        """All rows, at most ``rows`` at a time.
+
+        Parameters
+        ----------
+        columns : sequence of str
+            What the model is given.
+        numbers : collection of str
+            Those of the columns that are numbers.
+        keep : sequence of str
+            What goes through.
+        rows : int
+        """
+        made = (
+            self._csv_chunks(columns, numbers, keep, rows)
+            if self.is_text
+            else self._arrow_chunks(columns, keep, rows)
+        )
+        first = 0
+        with self._told():
+            for frame, kept, done in made:
+                if len(frame):
+                    yield Chunk(frame, kept, first, done)
+                first += len(frame)
+        if first == 0:
+            raise InputError(f"{self.path} has no rows.")
+
+    # --- CSV -------------------------------------------------------------------------------------
+
+    def _csv(self, file: Any = None, **options: Any) -> Any:
+        # All columns are read: with ``usecols`` pandas would not notice rows with too many cells.
+        return pd.read_csv(
+            self.path if file is None else file,
+            sep=self.delimiter,
+            decimal=self.decimal,
+            encoding=self.encoding,
+            header=0,
+            names=self.names,
+            index_col=False,
+            keep_default_na=False,
+            **{"na_values": GAPS, **options},
+        )
+
+    def _csv_chunks(
+        self, columns: Sequence[str], numbers: Collection[str], keep: Sequence[str], rows: int
+    ) -> Iterator[tuple[pd.DataFrame, pa.Table, float]]:
+        read_as_numbers = set(numbers) - set(keep)  # what is kept is kept as it stands in the file
+        dtype: dict[str, Any] = {
+            name: "float64" if name in read_as_numbers else str for name in self.names
+        }
+        gaps = {name: GAPS for name in self.names if name not in keep}
+        size = max(self.path.stat().st_size, 1)
+        with ExitStack() as stack:
+            raw = stack.enter_context(open(self.path, "rb"))
+            file = stack.enter_context(unpacked(raw, self.path))
+            given = self._csv(file, dtype=dtype, chunksize=rows, na_values=gaps)
+            reader = stack.enter_context(given)
+            while True:
+                try:
+                    with strict():
+                        frame = next(reader, None)
+                except ValueError as error:
+                    if "could not convert" in str(error):
+                        self._name_bad_number(read_as_numbers, rows)
+                    raise
+                if frame is None:
+                    return
+                kept = pa.table({name: _as_text(frame[name]) for name in keep})
+                inputs = frame[list(columns)].reset_index(drop=True)
+                for name in set(keep).intersection(columns):
+                    inputs[name] = inputs[name].mask(inputs[name].isin(GAPS))
+                yield inputs, kept, raw.tell() / size
+
+    def _name_bad_number(self, numbers: Collection[str], rows: int) -> None:
+        """Raise with the first cell that is no number; the file is read once more, as text."""
+        first = 0
+        with self._csv(dtype=str, chunksize=rows) as reader:
+            for frame in reader:
+                for name in sorted(numbers):
+                    text = frame[name].str.replace(self.decimal, ".", regex=False)
+                    bad = text.notna() & pd.to_numeric(text, errors="coerce").isna()
+                    if bad.any():
+                        k = int(bad.to_numpy().argmax())
+                        raise InputError(
+                            f"{self.path}: column {name!r} held numbers in fit, and now "
+                            f"{frame[name].iloc[k]!r} in row {first + k + 1}. Correct it, leave "
+                            "the cell empty where the value is missing, or fit again."
+                        )
+                first += len(frame)
+
+    # --- Parquet and Feather ---------------------------------------------------------------------
+
+    def _arrow_chunks(
+        self, columns: Sequence[str], keep: Sequence[str], rows: int
+    ) -> Iterator[tuple[pd.DataFrame, pa.Table, float]]:
+        wanted = list(dict.fromkeys([*columns, *keep]))
+        done = 0
+        for batch, total in self._batches(wanted, rows):
+            done += batch.num_rows
+            table = pa.Table.from_batches([batch]).select(wanted)
+            frame = _to_frame(table.select(list(columns)))[list(columns)]
+            yield frame.reset_index(drop=True), table.select(list(keep)), done / max(total, 1)
+
+    def _batches(self, columns: Sequence[str], rows: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+        if self.kind == "parquet":
+            with pq.ParquetFile(self.path) as file:
+                for batch in file.iter_batches(batch_size=rows, columns=list(columns)):
+                    yield batch, file.metadata.num_rows
+            return
+        with pa.memory_map(str(self.path)) as memory, pa.ipc.open_file(memory) as reader:
+            count = reader.num_record_batches
+            for number in range(count):
+                batch = reader.get_batch(number).select(list(columns))
+                for begin in range(0, batch.num_rows, rows):
+                    # Rows in all are not known before the last batch: as many in each as in this.
+                    yield batch.slice(begin, rows), count * batch.num_rows
+
+
+def open_source(
+    path: Path, encoding: str = "utf-8", delimiter: str | None = None, decimal: str = "."
+) -> Source:
+    """Look at a file: format and columns."""
+    plain = path.with_suffix("") if path.suffix.lower() in PACKED else path
+    kind = format_of(plain)
+    if plain is not path and kind not in ("csv", "tsv"):
+        raise InputError(f"{path}: only CSV and TSV files are read from compressed files.")
+    if not path.is_file():
+        what = "is a folder, not a file" if path.is_dir() else "is not there"
+        raise InputError(f"{path} {what}.")
+    if path.stat().st_size == 0:
+        raise InputError(f"{path} is empty.")
+    between = delimiter or ("\t" if kind == "tsv" else ",")
+    between = {"\\t": "\t", "tab": "\t"}.get(between, between)
+    for name, mark in (("delimiter", between), ("decimal", decimal)):
+        if len(mark) != 1:
+            raise InputError(f"--{name} {mark!r}: give one character.")
+    # A byte order mark, which spreadsheets write, is not part of the first name.
+    codec = "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
+    found = Source(path, kind, [], codec, between, decimal)
+    with found._told():
+        names = _header(found)
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InputError(f"{path} has more than one column {twice[0]!r}; rename them.")
+    if len(names) == 1 and found.is_text:
+        for mark in ";\t|,":
+            if mark in names[0]:
+                raise InputError(
+                    f"{path} seems to have one column only, {names[0]!r}; if its cells are "
+                    f"separated by {mark!r}, say --delimiter {mark!r}."
+                )
+    return Source(path, kind, names, codec, between, decimal)
+
+
+def _header(source: Source) -> list[str]:
+    if source.kind == "parquet":
+        names = list(pq.read_schema(source.path).names)
+    elif source.kind == "feather":
+        with pa.memory_map(str(source.path)) as memory, pa.ipc.open_file(memory) as reader:
+            names = list(reader.schema.names)
+    else:
+        line = pd.read_csv(
+            source.path,
+            sep=source.delimiter,
+            encoding=source.encoding,
+            header=None,
+            nrows=1,
+            dtype=str,
+            keep_default_na=False,
+        ).iloc[0]
+        return [str(name) or f"Unnamed: {k}" for k, name in enumerate(line)]
+    return [name for name in names if not name.startswith(_INDEX)]
+
+
+def _as_text(series: pd.Series) -> pa.Array:
+    """Cells as they stand in the file; only empty ones are gaps."""
+    return pa.array(series.mask(series == ""), pa.large_string(), from_pandas=True)
+
+
+def _to_frame(table: pa.Table) -> pd.DataFrame:
+    frame = table.to_pandas()
+    # A column that pandas had as its index is a column all the same.
+    return frame.reset_index() if any(frame.index.names) else frame

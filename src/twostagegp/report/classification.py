@@ -1,0 +1,357 @@
+"""The page of a classifier."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from twostagegp import classification_metrics as scores
+from twostagegp import plotting
+from twostagegp.errors import InputError
+from twostagegp.plotting.classes import confidence_bins
+from twostagegp.report.advice import class_advice, note
+from twostagegp.report.cases import MOST_INPUTS, case_table
+from twostagegp.report.facts import TestRows, read_rows
+from twostagegp.report.figures import axes, picture
+from twostagegp.report.fitted import made_by, outside_training, time_rows
+from twostagegp.report.inputs import (
+    MOST_SLICES,
+    effect_rows,
+    ranked,
+    slice_entries,
+    typical_words,
+)
+from twostagegp.report.page import Picture
+from twostagegp.report.words import cell, number, percent, plural
+from twostagegp.slices import Answers, make_slices, shuffle_effects
+from twostagegp.slices.tables import as_given
+
+__all__ = ["classification_context"]
+
+CASES = 10
+#: Classes up to which the table of confusions is shown.
+MOST_CLASSES = 12
+_CHUNK = 1 << 13
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What a classifier says about the test rows."""
+
+    y: NDArray[Any]
+    classes: NDArray[Any]
+    proba: NDArray[np.float64]
+    certain: NDArray[np.bool_]
+
+    @property
+    def n(self) -> int:
+        return len(self.y)
+
+    @property
+    def answer(self) -> NDArray[Any]:
+        return np.asarray(self.classes[self.proba.argmax(1)])
+
+    @property
+    def confidence(self) -> NDArray[np.float64]:
+        top: NDArray[np.float64] = self.proba.max(1)
+        return top
+
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        return np.asarray(self.answer == self.y)
+
+
+def classification_context(model: Any, X: Any, y: Any) -> dict[str, Any]:
+    """Everything that the template of a classifier's page needs."""
+    rows = read_rows(model, X, y, classes=True)
+    strange = [label for label in np.unique(rows.y) if label not in set(model.classes_)]
+    if strange:
+        raise InputError(
+            f"y holds {strange[0]!r}, which is not one of the {len(model.classes_)} classes of the "
+            "fit; leave such rows out, or fit again with rows of that class."
+        )
+    answered, seconds, met = _ask(model, rows)
+    answers = Answers(model)
+    order = ranked(shuffle_effects(answers, rows.frame))
+    outside = outside_training(model, model._inputs(as_given(model, rows.frame)))
+    slices = make_slices(answers, rows.frame, [name for name, _ in order[:MOST_SLICES]])
+    report = model.fit_report_
+    advice = class_advice(report, answered.n, outside, met) + _trust(answered)
+    label = "probability"
+    if len(answers.names) == 1:
+        label = f"probability of {cell(answers.names[0])}"
+    target = {
+        "id": "",
+        "name": rows.targets[0],
+        "headline": headline(answered, advice),
+        "tiles": tiles(answered),
+        "trust": trust_pictures(answered),
+        "bins": bin_rows(answered),
+        "split": split_rows(answered),
+        "confusion": confusion(answered),
+        "effects": effect_rows(order, classes=True),
+        "slices": slice_entries(slices, answers, label),
+        "typical": typical_words(slices[0].typical) if slices else "",
+        "cases": _cases(answered, rows, order),
+        "fit_words": _fit_words(report),
+        "tried": _tried(model),
+        "report_lines": str(report).splitlines(),
+        "advice": advice,
+        "times": time_rows(report.seconds, seconds, answered.n),
+    }
+    return {
+        "kind": "classification",
+        "targets": [target],
+        "n_train": report.n_rows,
+        "n_test": answered.n,
+        "made": made_by(model, report.n_rows, answered.n),
+        "estimator": type(model).__name__,
+    }
+
+
+def _ask(model: Any, rows: TestRows) -> tuple[Answered, float, list[str]]:
+    begin = time.perf_counter()
+    proba, certain = [], []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for first in range(0, len(rows.frame), _CHUNK):
+            part = as_given(model, rows.frame.iloc[first : first + _CHUNK])
+            proba.append(model.predict_proba(part))
+            certain.append(model.predict_certainty(part))
+    seconds = time.perf_counter() - begin
+    answered = Answered(
+        rows.y, np.asarray(model.classes_), np.concatenate(proba), np.concatenate(certain)
+    )
+    return answered, seconds, list(dict.fromkeys(str(each.message) for each in caught))
+
+
+def headline(a: Answered, advice: list[Any]) -> list[str]:
+    """The page in a few sentences."""
+    right = int(a.right.sum())
+    _, counts = np.unique(a.y, return_counts=True)
+    words = [
+        f"The model is right in {right} of {plural(a.n, 'case')} ({percent(right / a.n)}); always "
+        f"answering with the most common class would be right in {percent(counts.max() / a.n)}."
+    ]
+    split = scores.certainty_split(a.y, a.answer, a.certain)
+    if 0 < split.n_certain < a.n:
+        words.append(
+            f"It calls {split.n_certain} of its answers certain, and is right in "
+            f"{percent(split.accuracy_certain)} of them. Among the other {split.n_uncertain}, "
+            f"which are worth a second look, it is right in {percent(split.accuracy_uncertain)}."
+        )
+    words.append(_confidence_words(a))
+    if advice:
+        words.append(f"There {'is' if len(advice) == 1 else 'are'} {plural(len(advice), 'note')} "
+                     "to read before using the model.")  # fmt: skip
+    return words
+
+
+def _gap(a: Answered) -> tuple[float, float]:
+    """Mean confidence less accuracy, and its standard error where confidences are right."""
+    c = a.confidence
+    return float(c.mean() - a.right.mean()), float(np.sqrt((c * (1.0 - c)).sum()) / a.n)
+
+
+def _confidence_words(a: Answered) -> str:
+    gap, error = _gap(a)
+    said = (
+        f"On average it gives its answer a probability of {percent(float(a.confidence.mean()))}, "
+        f"and {percent(float(a.right.mean()))} are right"
+    )
+    if gap > 2.0 * error:
+        return f"{said}: it is too sure of itself."
+    if gap < -2.0 * error:
+        return f"{said}: it is less sure than it could be."
+    return f"{said}: within what chance allows (± {percent(2.0 * error)}), the probabilities hold."
+
+
+def _trust(a: Answered) -> list[dict[str, str]]:
+    gap, error = _gap(a)
+    if gap > 2.0 * error:
+        return [
+            note(
+                f"The probabilities are too high by {percent(gap)} on average on these rows.",
+                "Were these rows drawn like the training rows? Rows that belong together should "
+                "be held out together: fit(X, y, groups=...).",
+            )
+        ]
+    return []
+
+
+def tiles(a: Answered) -> list[dict[str, str]]:
+    """A few large numbers."""
+    found = scores.evaluate_classification(a.y, a.proba, a.classes, a.certain)
+    return [
+        {"value": percent(found["accuracy"], 1), "label": "of answers right (accuracy)"},
+        {"value": number(found["log_loss"]), "label": "log loss, less is better"},
+        {"value": percent(found["ece"], 1), "label": "calibration error (ECE, 15 bins)"},
+        {"value": percent(found["share_certain"]), "label": "of answers called certain"},
+        {"value": number(found["aurc"]), "label": "area under risk–coverage"},
+    ]
+
+
+def bin_rows(a: Answered) -> list[dict[str, str]]:
+    """The reliability diagram as a table."""
+    rows = []
+    for each in confidence_bins(a.confidence, a.right, _n_bins(a)):
+        share, low, high = each["accuracy"], each["low"], each["high"]
+        inside = low - 1e-9 <= share <= high + 1e-9
+        rows.append(
+            {
+                "said": percent(each["confidence"], 1),
+                "rows": str(int(each["rows"])),
+                "right": percent(share),
+                "low": percent(low),
+                "high": percent(high),
+                "verdict": "holds" if inside else ("too sure" if share < low else "too cautious"),
+            }
+        )
+    return rows
+
+
+def _n_bins(a: Answered) -> int:
+    return int(np.clip(a.n // 15, 2, 10))
+
+
+def trust_pictures(a: Answered) -> list[Picture]:
+    """Reliability diagram and risk–coverage curve."""
+    bins = confidence_bins(a.confidence, a.right, _n_bins(a))
+    ax = axes()
+    plotting.plot_class_reliability(ax, a.y, a.proba, a.classes, _n_bins(a))
+    said = "; ".join(
+        f"{percent(b['confidence'])} said, {percent(b['accuracy'])} right" for b in bins
+    )
+    first = picture(
+        ax,
+        "Do the probabilities hold?",
+        f"Share of correct answers against the probability of the predicted class: {said}. Grey "
+        "bars show what chance allows.",
+    )
+    curve = scores.risk_coverage(a.y, a.proba, classes=a.classes)
+    ax = axes()
+    curve.plot(ax)
+    half = float(curve.risk[max(0, a.n // 2 - 1)])
+    second = picture(
+        ax,
+        "Errors, if the least certain are left out",
+        f"Error rate against the share of rows answered, most certain first: {percent(half, 1)} at "
+        f"half of the rows, {percent(float(curve.risk[-1]), 1)} at all.",
+    )
+    return [first, second]
+
+
+def split_rows(a: Answered) -> list[dict[str, str]]:
+    """Certain and uncertain answers side by side."""
+    rows = []
+    for name, flags in (
+        ("certain", a.certain),
+        ("uncertain", ~a.certain),
+        ("all", a.certain | True),
+    ):
+        n = int(flags.sum())
+        right = int(a.right[flags].sum())
+        low, high = _wilson(right, n)
+        rows.append(
+            {
+                "name": name,
+                "rows": str(n),
+                "right": percent(right / n, 1) if n else "–",
+                "range": f"{percent(low)} to {percent(high)}" if n else "–",
+            }
+        )
+    return rows
+
+
+def _wilson(right: int, n: int) -> tuple[float, float]:
+    """A 95 % interval of a share."""
+    if n == 0:
+        return float("nan"), float("nan")
+    found = stats.binomtest(right, n).proportion_ci(0.95, method="wilson")
+    return float(found.low), float(found.high)
+
+
+def confusion(a: Answered) -> dict[str, Any] | None:
+    """How often each class was taken for which; None where there are too many classes."""
+    if len(a.classes) > MOST_CLASSES:
+        return None
+    place = {label: k for k, label in enumerate(a.classes)}
+    counts = np.zeros((len(place), len(place)), dtype=np.int64)
+    np.add.at(counts, ([place[t] for t in a.y], a.proba.argmax(1)), 1)
+    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    return {
+        "classes": [cell(label) for label in a.classes],
+        "rows": [
+            {
+                "name": cell(a.classes[i]),
+                "cells": [
+                    {"count": int(counts[i, j]), "share": percent(share[i, j]),
+                     "depth": round(float(share[i, j]) * 40), "right": i == j}
+                    for j in range(len(place))
+                ],
+            }
+            for i in range(len(place))
+        ],
+    }  # fmt: skip
+
+
+def _cases(a: Answered, rows: TestRows, order: list[tuple[str, float]]) -> list[dict[str, Any]]:
+    by_confidence = np.argsort(a.confidence, kind="stable")
+    wrong = by_confidence[::-1][~a.right[by_confidence[::-1]]]
+    inputs = rows.frame[[name for name, _ in order]]
+    rest = f"; the {MOST_INPUTS} most important inputs" if inputs.shape[1] > MOST_INPUTS else ""
+    groups = [
+        (by_confidence[:CASES], "least certain test rows, least certain first"),
+        (by_confidence[::-1][:CASES], "most certain test rows, most certain first"),
+        (wrong[:CASES], "wrong answers that the model was most sure of"),
+    ]
+    heads = ("row", "answer", "its probability", "truth")
+    tables = []
+    for which, text in groups:
+        if len(which) == 0:
+            continue
+        facts = [
+            [
+                (rows.labels[i], None),
+                (cell(a.answer[i]), None),
+                (percent(a.confidence[i]), float(a.confidence[i])),
+                (cell(a.y[i]) + ("" if a.right[i] else " (wrong)"), None),
+            ]
+            for i in which
+        ]
+        caption = f"The {len(which)} {text}{rest}."
+        tables.append(case_table(caption, heads, facts, inputs.iloc[which]))
+    return tables
+
+
+def _fit_words(report: Any) -> list[str]:
+    return [
+        f"The training table had {plural(report.n_rows, 'row')}, "
+        f"{plural(report.n_features, 'column')} and "
+        f"{plural(report.n_classes, 'class', 'classes')}. Method: {report.method} "
+        f"({report.method_reason}).",
+        f"What is most probable comes from: {report.mean}. The weights are those that gave "
+        "held-out training rows the best log loss.",
+        f"How sure the model is comes from: {report.variance}.",
+        f"Calibration on held-out training rows: {report.calibration}. Held-out log loss: "
+        f"{number(report.log_loss)}.",
+    ]
+
+
+def _tried(model: Any) -> list[dict[str, str]]:
+    """Kernels that were tried, by held-out log loss."""
+    rows = sorted(model.search_, key=lambda row: (not np.isfinite(row.loss), row.loss))
+    return [
+        {
+            "kernel": row.label if row.view == "columns" else f"{row.label} ({row.view})",
+            "loss": number(row.loss) if np.isfinite(row.loss) else "failed",
+            "seconds": f"{row.seconds:.2f}",
+        }
+        for row in rows[:15]
+    ]

@@ -1,0 +1,154 @@
+"""What a regressor says about the test rows, worked out once for the whole page."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from twostagegp.errors import InputError
+from twostagegp.inputs import check_finite
+from twostagegp.shape import Shape
+from twostagegp.slices.tables import as_given, model_frame
+
+__all__ = ["Predicted", "TestRows", "predict_rows", "read_rows", "row_labels", "thin"]
+
+Array = NDArray[np.float64]
+
+#: Test rows predicted at a time.
+_CHUNK = 1 << 14
+
+
+@dataclass(frozen=True)
+class TestRows:
+    """The test table in the user's columns.
+
+    Attributes
+    ----------
+    frame : DataFrame
+    labels : list of str
+        What to call each row: its index in a frame, or its number from 0.
+    y : array
+        Outcomes, shape (n, p), or n labels.
+    targets : list of str
+        Names of the targets.
+    """
+
+    frame: pd.DataFrame
+    labels: list[str]
+    y: NDArray[Any]
+    targets: list[str]
+
+    __test__ = False  # not a test of pytest
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """One target of the test rows and its predictive distribution, y = mean + sigma Z."""
+
+    name: str
+    y: Array
+    mean: Array
+    sigma: Array
+    shape: Shape
+
+    @property
+    def n(self) -> int:
+        return len(self.y)
+
+    @property
+    def std(self) -> Array:
+        return self.sigma * self.shape.std
+
+    @property
+    def z(self) -> Array:
+        return (self.y - self.mean) / self.sigma
+
+    @property
+    def pit(self) -> Array:
+        return np.clip(self.shape.cdf(self.z), 0.0, 1.0)
+
+    @property
+    def residual(self) -> Array:
+        return self.y - self.mean
+
+    def ends(self, level: float) -> tuple[float, float]:
+        """Ends of the central interval of Z."""
+        low, high = self.shape.ppf(np.array([0.5 - level / 2.0, 0.5 + level / 2.0]))
+        return float(low), float(high)
+
+    def interval(self, level: float) -> Array:
+        low, high = self.ends(level)
+        return np.column_stack([self.mean + low * self.sigma, self.mean + high * self.sigma])
+
+    def inside(self, level: float) -> NDArray[np.bool_]:
+        low, high = self.ends(level)
+        flags: NDArray[np.bool_] = (low <= self.z) & (self.z <= high)
+        return flags
+
+
+def read_rows(model: Any, X: Any, y: Any, classes: bool) -> TestRows:
+    """Check the test rows; the fit's names, a finite outcome in every row."""
+    frame = model_frame(model, X)
+    outcome = y.to_numpy() if isinstance(y, pd.DataFrame | pd.Series) else np.asarray(y)
+    if len(frame) == 0 or len(outcome) != len(frame):
+        raise InputError(
+            f"X has {len(frame)} rows and y {len(outcome)}; give one outcome for each test row, "
+            "and at least one row."
+        )
+    labels = row_labels(X, len(frame))
+    if classes:
+        if outcome.ndim != 1:
+            raise InputError(f"y has shape {outcome.shape}; one label a row is wanted.")
+        return TestRows(frame, labels, outcome, [_name(y, "class")])
+    values = outcome.astype(np.float64).reshape(len(outcome), -1)
+    check_finite(values, "y")
+    p = len(model._fits)
+    if values.shape[1] != p:
+        raise InputError(f"y has {values.shape[1]} column(s), the model {p} target(s).")
+    if isinstance(y, pd.DataFrame):
+        names = [str(name) for name in y.columns]
+    else:
+        names = [_name(y, "the target")] if p == 1 else [f"target {j + 1}" for j in range(p)]
+    return TestRows(frame, labels, values, names)
+
+
+def _name(y: Any, default: str) -> str:
+    name = getattr(y, "name", None)
+    return default if name is None else str(name)
+
+
+def row_labels(X: Any, n: int) -> list[str]:
+    """What to call each row."""
+    if isinstance(X, pd.DataFrame):
+        return [str(label) for label in X.index]
+    return [str(i) for i in range(n)]
+
+
+def predict_rows(model: Any, rows: TestRows) -> tuple[list[Predicted], float, list[str]]:
+    """The predictive distribution of every target, the seconds it took, and warnings met."""
+    parts, begin = [], time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for first in range(0, len(rows.frame), _CHUNK):
+            part = as_given(model, rows.frame.iloc[first : first + _CHUNK])
+            parts.append(model._mean_and_sigma(part))
+    seconds = time.perf_counter() - begin
+    mean, sigma = (np.concatenate(column) for column in zip(*parts, strict=True))
+    predicted = [
+        Predicted(name, rows.y[:, j], mean[:, j], sigma[:, j], shape)
+        for j, (name, shape) in enumerate(zip(rows.targets, model._shapes, strict=True))
+    ]
+    return predicted, seconds, list(dict.fromkeys(str(each.message) for each in caught))
+
+
+def thin(n: int, most: int) -> NDArray[np.int64]:
+    """Rows to draw: all, or a random sample of ``most`` of them (seed 0), in order."""
+    if n <= most:
+        return np.arange(n)
+    return np.sort(np.random.default_rng(0).permutation(n)[:most])

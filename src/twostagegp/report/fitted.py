@@ -1,0 +1,228 @@
+"""What was fitted, and why: the model's own record in words, its kernel search, and a test."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import twostagegp
+from twostagegp.errors import TwoStageGPError
+from twostagegp.kernels import KERNELS
+from twostagegp.report.figures import axes, picture
+from twostagegp.report.page import Picture
+from twostagegp.report.words import number, percent, plural
+from twostagegp.search.misspecification import check_misspecification
+from twostagegp.search.pictures import draw_stage
+
+__all__ = [
+    "changed_settings",
+    "fit_words",
+    "kernel_check",
+    "made_by",
+    "outside_training",
+    "search_pictures",
+    "search_table",
+    "time_rows",
+]
+
+#: Rows and simulations of the test of the leading kernel.
+_TEST_ROWS, _TEST_REPEATS = 200, 60
+_STAGES = {"gp": "Gaussian process"}
+_KERNELS = {
+    "rbf": "very smooth",
+    "matern52": "smooth",
+    "matern32": "fairly smooth, with bends",
+    "matern12": "rough, with jumps from row to row",
+    "laplacian": "rough, and column by column",
+    "linear": "a straight line",
+}
+
+
+def fit_words(report: Any, search: Iterable[dict[str, Any]]) -> list[str]:
+    """Sentences on what each part of a regressor became."""
+    rows = list(search)
+    mean = [row for row in rows if row["stage"] in ("mean", "gp")]
+    used = sorted((row for row in mean if row["weight"] > 0.005), key=lambda row: -row["weight"])
+    words = [
+        f"The training table had {plural(report.n_rows, 'row')} and "
+        f"{plural(report.n_features, 'column')} in use. Method: {report.method} "
+        f"({report.method_reason})."
+    ]
+    if used:
+        lead = used[0]
+        text = f"The mean is {report.mean}. "
+        text += f"{plural(len(mean), 'kernel')} (shapes of curve) {_was(len(mean))} tried"
+        if len(mean) > 1:
+            text += ", and scores on training rows that were held out decided"
+        kind = describe_kernel(lead["kernel"])
+        text += f"; {lead['kernel']} has the most weight ({percent(lead['weight'])})"
+        words.append(text + (f", which says that the outcome is {kind}." if kind else "."))
+    else:
+        words.append(f"The mean is {report.mean}.")
+    words.append(f"The spread around it comes from: {report.variance}.")
+    if report.calibration != "none":
+        words.append(f"Calibration on held-out training rows: {report.calibration}.")
+    if math.isfinite(report.noise_std):
+        words.append(
+            f"What no model of these columns can predict (noise): about ± "
+            f"{number(2.0 * report.noise_std)} around the true mean, for 95 of 100 outcomes."
+        )
+    return words
+
+
+def _was(n: int) -> str:
+    return "was" if n == 1 else "were"
+
+
+def describe_kernel(label: str) -> str:
+    """What a kernel takes the outcome to be, in words; empty where there are none.
+
+    Examples
+    --------
+    >>> describe_kernel("matern12-ard/loo")
+    'rough, with jumps from row to row'
+    """
+    return _KERNELS.get(label.partition("/")[0].partition("-")[0], "")
+
+
+def search_table(search: Iterable[dict[str, Any]], stage: str) -> list[dict[str, Any]]:
+    """Rows of the table of one stage, heaviest first, then by score."""
+    rows = sorted(
+        (row for row in search if row["stage"] == stage),
+        key=lambda row: (-row["weight"], row["score"]),
+    )
+    return [
+        {
+            "kernel": row["kernel"].removesuffix("/heldout"),
+            "score": number(row["score"]) if math.isfinite(row["score"]) else "failed",
+            "weight": f"{row['weight']:.2f}" if row["weight"] > 0.0 else "–",
+            "noise": number(row["noise_variance"]),
+            "chosen": row["weight"] >= 0.005,
+        }
+        for row in rows
+    ]
+
+
+def search_pictures(search: Any) -> list[Picture]:
+    """One picture a stage of the kernels that were tried."""
+    if not len(search) or not any(math.isfinite(row["score"]) for row in search):
+        return []
+    stages = list(dict.fromkeys(row["stage"] for row in search))
+    pictures = []
+    for stage in stages:
+        rows = [row for row in search if row["stage"] == stage and math.isfinite(row["score"])]
+        if not rows:
+            continue
+        ax = axes(3.9, min(6.0, 1.2 + 0.22 * max(8, len(rows))))
+        draw_stage(search, stage, ax)
+        ax.set_title("")  # the page has a heading
+        best = sorted(rows, key=lambda row: float(row["score"]))
+        said = "; ".join(f"{row['kernel']} {number(row['score'])}" for row in best[:8])
+        tried = f"Kernels tried for the {_STAGES.get(stage, stage)}"
+        alt = f"{tried} with their scores, best first: {said}."
+        pictures.append(picture(ax, f"{tried} (in use: orange)", alt))
+    return pictures
+
+
+def kernel_check(model: Any, j: int) -> tuple[str, list[Picture]]:
+    """A test of the leading kernel on training rows: a sentence, and the picture of the evidence.
+
+    Both are empty where there is no kernel of this package to test, or too few rows.
+    """
+    data, name = model._data[j], _leading_kernel(model, j)
+    if name is None or data.constant_target or len(data.rows) < 30:
+        return "", []
+    kernel, _, form = name.partition("-")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            check = check_misspecification(
+                data.merged.X, data.merged.t, kernel, ard=form == "ard", n_repeats=_TEST_REPEATS,
+                subsample=_TEST_ROWS, sample_weight=data.merged.c, random_state=0,
+            )  # fmt: skip
+    except TwoStageGPError:
+        return "", []
+    ax = axes(3.9, 3.0)
+    check.plot(ax)
+    evidence = "; ".join(f"{cause} {row.evidence:.1f}" for cause, row in check.causes.iterrows())
+    rows = min(_TEST_ROWS, len(data.rows))
+    verdict = (
+        f"is rejected (p = {check.p_value:.3f}): {check.diagnosis}"
+        if check.rejected
+        else f"is not rejected (p = {check.p_value:.3f}): {check.diagnosis}"
+    )
+    text = (
+        f"Would a single Gaussian process with the leading kernel, {name}, explain "
+        f"{plural(rows, 'training row')}? Compared with {_TEST_REPEATS} simulations of it, the "
+        f"idea {verdict}."
+    )
+    alt = f"Evidence against {name} in standard deviations of its simulations: {evidence}."
+    return text, [picture(ax, "Does one kernel suffice?", alt)]
+
+
+def _leading_kernel(model: Any, j: int) -> str | None:
+    report = model.fit_report_ if model._is_1d else model.fit_report_[j]
+    rows = [row for row in report.candidates if row["weight"] > 0.0]
+    for row in sorted(rows, key=lambda row: -row["weight"]):
+        label = str(row["kernel"]).partition("/")[0]
+        name, _, form = label.partition("-")
+        if name in KERNELS and form in ("", "ard"):
+            return label
+    return None
+
+
+def outside_training(model: Any, numbers: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Test rows with a number outside the range of the training rows, shape (n,)."""
+    table = getattr(getattr(getattr(model, "_fit", None), "latents", None), "table", None)
+    if table is not None:
+        known, Z = np.asarray(table.X), numbers
+    else:
+        data = model._data[0]
+        known, Z = data.merged.X, data.scaling.inputs(numbers)
+    if known.shape[1] == 0:
+        return np.zeros(len(Z), dtype=bool)
+    low, high = known.min(0), known.max(0)
+    room = 0.05 * (high - low)
+    flags: NDArray[np.bool_] = ((low - room > Z) | (high + room < Z)).any(1)
+    return flags
+
+
+def time_rows(seconds: dict[str, float], predict: float, n: int) -> list[dict[str, str]]:
+    """Seconds by part of the fit, and of the predictions of this page."""
+    rows = [
+        {"part": f"fit: {part}", "seconds": f"{value:.2f}"}
+        for part, value in seconds.items()
+        if part != "total"
+    ]
+    if "total" in seconds:
+        rows.append({"part": "fit, all together", "seconds": f"{seconds['total']:.2f}"})
+    rows.append({"part": f"predictions for {plural(n, 'test row')}", "seconds": f"{predict:.2f}"})
+    return rows
+
+
+def changed_settings(model: Any) -> str:
+    """The constructor's call, with the parameters that are not at their defaults."""
+    text = " ".join(repr(model).split())
+    return text if len(text) <= 400 else text[:399] + "…"
+
+
+def made_by(model: Any, n_train: int, n_test: int) -> list[tuple[str, str]]:
+    """How the page was made: enough to make it again."""
+    seed = model.random_state
+    return [
+        ("Package", f"twostagegp {twostagegp.__version__}"),
+        ("Model", changed_settings(model)),
+        ("Seed", "none given (the next fit differs a little)" if seed is None else str(seed)),
+        ("Training rows", str(n_train)),
+        ("Test rows", str(n_test)),
+        (
+            "Pictures",
+            "drawn from at most 400 test rows (800 for what is left over), a random sample with "
+            "seed 0 where there are more; all figures in the text use every row",
+        ),
+    ]

@@ -1,0 +1,31 @@
+"""Every script of the gallery draws, and its picture is in the documentation."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parent.parent / "docs"
+SCRIPTS = sorted((DOCS / "gallery").glob("*.py"))
+QUICK = ("kernel_search", "maps")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(script, id=script.stem, marks=() if script.stem in QUICK else pytest.mark.slow)
+        for script in SCRIPTS
+    ],
+)
+def test_script_draws_what_the_documentation_shows(script, tmp_path):
+    figure = runpy.run_path(str(script))["draw"]()
+    assert len(figure.axes) >= 1
+    figure.savefig(tmp_path / "picture.png")
+    shown = [file.name for file in (DOCS / "pictures").glob(f"{script.stem}.*")]
+    assert len(shown) == 1
+    assert f"pictures/{shown[0]}" in (DOCS / "pictures.md").read_text(encoding="utf-8")
+
+
+def test_pictures_of_the_documentation_are_small():
+    sizes = {file.name: file.stat().st_size for file in (DOCS / "pictures").iterdir()}
+    assert max(sizes.values()) < 200_000
