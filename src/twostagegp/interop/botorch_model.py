@@ -169,7 +169,7 @@ class TwoStageBotorchModel(GPyTorchModel, FantasizeMixin):
         output = self.outputs[k]
         if self._further is None:
             return output(X)
-        inputs, Y, given = self._further
+        inputs, Y, given = (part.to(X.device) for part in self._further)
         q, batch = X.shape[-2], torch.broadcast_shapes(X.shape[:-2], inputs.shape[:-2])
         inputs = inputs.to(X)
         both = [part.expand(*batch, *part.shape[-2:]) for part in (X, inputs)]
