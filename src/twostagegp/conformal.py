@@ -25,19 +25,26 @@ close to :math:`1 - \alpha`. The price are K fits, and K predictions for every n
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Integral
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin, clone
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validate_data
+from sklearn.pipeline import make_pipeline
+from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state, get_tags
+from sklearn.utils.validation import check_is_fitted, column_or_1d, has_fit_parameter
 
+from twostagegp.columns.encoder import TableEncoder
+from twostagegp.columns.tables import named_inputs, needs_rules, training_table
 from twostagegp.crossfit import assign_folds
-from twostagegp.errors import InputError
+from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.files.savable import Savable
-from twostagegp.inputs import check_groups
+from twostagegp.inputs import check_finite, check_groups
 
 __all__ = ["CVPlusRegressor", "guaranteed_level"]
 
@@ -105,7 +112,10 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, Savable, BaseEstimator
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : data frame or array-like of shape (n, d)
+            Columns of any kind: the estimator is given the frame, and learns the rules of
+            docs/tables.md in each refit from the rows that it is fitted to. Where it is a single
+            regressor that takes numbers only, a ``TableEncoder`` is put in front of it.
         y : array-like of shape (n,)
         groups : array-like of shape (n,), optional
             Rows with the same label are in one fold, and an estimator whose ``fit`` takes groups
@@ -115,36 +125,66 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, Savable, BaseEstimator
         K = self.n_folds
         if not isinstance(K, Integral) or isinstance(K, bool) or K < 2:
             raise InputError(f"n_folds={K!r} must be a whole number of at least 2, such as 10.")
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        # Gaps are the estimator's business.
+        options = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 2}
+        both = (options, {**options, "ensure_2d": False})
+        table, y = training_table(self, X, y, validate_separately=both)
+        y = column_or_1d(y, warn=True)
+        check_finite(y, "y")
+        check_consistent_length(table, y)
+        X = X if isinstance(X, pd.DataFrame) else table
+        with_gaps = isinstance(X, pd.DataFrame) and bool(X.isna().any(axis=None))
+        encode = needs_rules(X) or with_gaps
         labels = check_groups(groups, len(y))
         rng = check_random_state(self.random_state)
         generator = np.random.default_rng(int(rng.randint(2**31 - 1)))
         self.folds_: NDArray[np.int64] = assign_folds(len(y), int(K), generator, labels)
-        self.estimator_: Any = self._fit(X, y, labels)
+        self.estimator_: Any = self._fit(X, y, labels, encode)
         self.estimators_: list[Any] = []
         self.scores_: Array = np.empty(len(y))
         for fold in range(int(self.folds_.max()) + 1):
             out = self.folds_ == fold
-            model = self._fit(X[~out], y[~out], None if labels is None else labels[~out])
+            rest = None if labels is None else labels[~out]
+            model = self._fit(_safe_indexing(X, ~out), y[~out], rest, encode)
             self.estimators_.append(model)
-            mean, std = _moments(model, X[out])
+            with warnings.catch_warnings():
+                # That a level or a gap was in one fold only is no news about new rows.
+                warnings.simplefilter("ignore", TwoStageGPWarning)
+                mean, std = _moments(model, _safe_indexing(X, out))
             self.scores_[out] = np.abs(y[out] - mean) / std
         return self
 
-    def _fit(self, X: Array, y: Array, groups: Any) -> Any:
-        if self.estimator is None:
-            from twostagegp.regressor import TwoStageGPRegressor
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = get_tags(self._template()).input_tags.allow_nan
+        return tags
 
-            model: Any = TwoStageGPRegressor(random_state=self.random_state)
-        else:
-            model = clone(self.estimator)
-        if groups is None or not has_fit_parameter(model, "groups"):
-            return model.fit(X, y)
-        return model.fit(X, y, groups=groups)
+    def _template(self) -> Any:
+        """The estimator, not fitted."""
+        if self.estimator is not None:
+            return self.estimator
+        from twostagegp.regressor import TwoStageGPRegressor
 
-    def _checked(self, X: Any) -> Array:
+        return TwoStageGPRegressor(random_state=self.random_state)
+
+    def _fit(self, X: Any, y: Array, groups: Any, encode: bool) -> Any:
+        model = clone(self._template())
+        if groups is not None and has_fit_parameter(model, "groups"):
+            return model.fit(X, y, groups=groups)
+        if encode and _takes_numbers_only(model):
+            model = make_pipeline(TableEncoder(), model)
+        return model.fit(X, y)
+
+    def _checked(self, X: Any) -> Any:
         check_is_fitted(self, "estimators_")
-        return validate_data(self, X, dtype=np.float64, reset=False)
+        named = hasattr(self, "feature_names_in_")
+        if isinstance(X, pd.DataFrame):
+            if not needs_rules(X):  # shapes and names
+                named_inputs(self, X, dtype=np.float64, ensure_all_finite=False)
+                return X if named else X.to_numpy(dtype=np.float64)
+            return named_inputs(self, X, skip_check_array=True)
+        array = named_inputs(self, X, dtype=np.float64, ensure_all_finite=False)
+        return pd.DataFrame(array, columns=self.feature_names_in_) if named else array
 
     def predict(self, X: Any) -> Array:
         """Prediction of the estimator that was fitted to all rows, shape (n,)."""
@@ -174,8 +214,9 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, Savable, BaseEstimator
         interval = np.empty((len(X), 2))
         size = max(1, _CHUNK_ENTRIES // n)
         for begin in range(0, len(X), size):
-            part = X[begin : begin + size]
-            moments = [_moments(model, part) for model in self.estimators_]
+            part = _safe_indexing(X, slice(begin, begin + size))
+            with _each_warning_once():
+                moments = [_moments(model, part) for model in self.estimators_]
             mean = np.column_stack([m for m, _ in moments])[:, self.folds_]
             reach = np.column_stack([s for _, s in moments])[:, self.folds_] * self.scores_
             lower, upper = mean - reach, mean + reach
@@ -184,7 +225,24 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, Savable, BaseEstimator
         return interval
 
 
-def _moments(model: Any, X: Array) -> tuple[Array, Array]:
+def _takes_numbers_only(model: Any) -> bool:
+    """Whether a regressor has no rules of its own for columns, nor a part that may have some."""
+    parts = [value for value in model.get_params().values() if hasattr(value, "fit")]
+    knows = "missing" in model.get_params(deep=False) or get_tags(model).input_tags.categorical
+    return not (parts or hasattr(model, "steps") or knows)
+
+
+@contextmanager
+def _each_warning_once() -> Iterator[None]:
+    """What K refits have to say alike about new rows is said once."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        yield
+    for text, category in dict.fromkeys((str(w.message), w.category) for w in seen):
+        warnings.warn(text, category, stacklevel=4)
+
+
+def _moments(model: Any, X: Any) -> tuple[Array, Array]:
     """Mean and standard deviation; ones where the model has none."""
     try:
         mean, std = model.predict(X, return_std=True)

@@ -42,6 +42,7 @@ from twostagegp.inputs import (
     prepare,
     resolve_device,
 )
+from twostagegp.interop.exportable import Exportable
 from twostagegp.kernels import KERNELS
 from twostagegp.parameters import (
     check_noise_floor,
@@ -121,7 +122,7 @@ class GaussianFit:
         return C
 
 
-class GPEstimator(RegressorMixin, Predictive, Drawable, Savable, BaseEstimator):
+class GPEstimator(RegressorMixin, Predictive, Drawable, Savable, Exportable, BaseEstimator):
     """Base of the regressors; not for direct use."""
 
     training: Training | None

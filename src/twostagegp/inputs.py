@@ -41,7 +41,7 @@ _CONSTANT = 1e-13
 _HUGE = 1e100
 #: Standardised inputs further out than this are as far as any: every kernel is zero there, and
 #: squares stay finite in float32.
-_FAR = 1e12
+FAR = 1e12
 #: Rows from which "auto" takes a GPU; benchmarks.device_threshold measures where it pays.
 _GPU_ROWS = 1500
 
@@ -60,7 +60,7 @@ class Scaling:
         """Keep the columns in use and standardise them, shape (n, d)."""
         with np.errstate(over="ignore"):
             Z = (X[:, self.columns] - self.x_mean) / self.x_scale
-        return np.clip(Z, -_FAR, _FAR)
+        return np.clip(Z, -FAR, FAR)
 
 
 @dataclass(frozen=True)

@@ -88,9 +88,9 @@ LEAST_WEIGHT = 0.05
 #: Least weight of the overall factor in b, in rows.
 LEAST_ROWS = 1.0
 #: Log disagreements and variances stop at this share of the target's spread.
-_TINY = 1e-6
+TINY = 1e-6
 #: Standard deviations of the training rows beyond which a ridge does not extrapolate.
-_FARTHEST = 4.0
+FARTHEST = 4.0
 
 
 @dataclass(frozen=True)
@@ -116,14 +116,14 @@ class Situation:
     @property
     def log_variance(self) -> Array:
         """Logarithm of the variance of part 2."""
-        return np.log(np.maximum(self.variance, _TINY**2))
+        return np.log(np.maximum(self.variance, TINY**2))
 
     @property
     def derived(self) -> Array:
         """All but the inputs, shape (n, 3) or (n, 1)."""
         if not self.telling:
             return self.log_variance[:, None]
-        disagreement = np.log(np.maximum(self.disagreement, _TINY))
+        disagreement = np.log(np.maximum(self.disagreement, TINY))
         return np.column_stack([self.mean, self.log_variance, disagreement])
 
     def take(self, index: NDArray[np.int64]) -> Situation:
@@ -268,8 +268,8 @@ class ScaleRidge:
         self.label, self.on_inputs = label, on_inputs
         F = situation.X if on_inputs else situation.derived
         self._centre = 0.0 if on_inputs else F.mean(axis=0)
-        self._spread = 1.0 if on_inputs else np.maximum(F.std(axis=0), _TINY)
-        self._t_mean, self._t_spread = float(t.mean()), max(float(t.std()), _TINY)
+        self._spread = 1.0 if on_inputs else np.maximum(F.std(axis=0), TINY)
+        self._t_mean, self._t_spread = float(t.mean()), max(float(t.std()), TINY)
         Z = self._scaled(F)
         used = order[:RIDGE_ROWS]
         if groups is not None and len(used) < len(order):
@@ -304,7 +304,7 @@ class ScaleRidge:
         if self.on_inputs:
             return Z
         # A column that was constant says nothing, also where it no longer is.
-        return np.where(self._spread > _TINY, np.clip(Z, -_FARTHEST, _FARTHEST), 0.0)
+        return np.where(self._spread > TINY, np.clip(Z, -FARTHEST, FARTHEST), 0.0)
 
     def predict(self, situation: Situation) -> Array:
         F = situation.X if self.on_inputs else situation.derived

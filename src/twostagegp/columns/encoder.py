@@ -18,9 +18,12 @@ from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.inputs import check_choice, check_finite, check_nonnegative
 from twostagegp.parameters import check_count, seen_columns
 
-__all__ = ["TableEncoder", "refuse_equal_names", "stand_in"]
+__all__ = ["GAP_HINT", "TableEncoder", "refuse_equal_names", "stand_in"]
 
 Array = NDArray[np.float64]
+
+#: Ends the message about a gap wherever gaps are refused.
+GAP_HINT = "Or use missing='impute', which fills gaps with the training median and says so."
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):
@@ -195,7 +198,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def _refuse_gaps(self, frame: pd.DataFrame, names: list[str]) -> None:
         if self.missing == "error":
             gaps = frame.isna().to_numpy()
-            check_finite(np.where(gaps, np.nan, 0.0), "X", names)
+            check_finite(np.where(gaps, np.nan, 0.0), "X", names, GAP_HINT)
 
 
 def stand_in(frame: pd.DataFrame) -> Array:

@@ -16,25 +16,32 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_array, validate_data
 
 from twostagegp.columns.choice import is_plain_dtype
-from twostagegp.columns.encoder import TableEncoder, refuse_equal_names, stand_in
+from twostagegp.columns.encoder import GAP_HINT, TableEncoder, refuse_equal_names, stand_in
 from twostagegp.errors import InputError
 from twostagegp.inputs import check_finite
 from twostagegp.parameters import seen_columns
 
-__all__ = ["MISSING", "encoded_names", "learn_columns", "new_inputs", "training_table"]
+__all__ = [
+    "MISSING",
+    "encoded_names",
+    "learn_columns",
+    "named_inputs",
+    "needs_rules",
+    "new_inputs",
+    "training_table",
+]
 
 Array = NDArray[np.float64]
 
 #: Choices of the parameter ``missing`` of the estimators.
 MISSING = ("auto", "impute", "error")
-_HINT = "missing='impute' fills gaps with the training median."
 
 
 def training_table(estimator: Any, X: Any, y: Any, **options: Any) -> tuple[Any, Any]:
     """Check X and y as scikit-learn does; a frame that needs rules comes back as it is."""
     if isinstance(X, pd.DataFrame):
         refuse_equal_names(X.columns)
-    if not _needs_rules(X):
+    if not needs_rules(X):
         return validate_data(estimator, X, y, **options)
     _, y = validate_data(estimator, stand_in(X), y, **options)
     validate_data(estimator, X, skip_check_array=True)  # names of the columns
@@ -54,7 +61,7 @@ def learn_columns(estimator: Any, given: Any, X: Any, weight: Array | None) -> A
     missing = estimator.missing
     if not framed and missing != "impute":
         estimator.columns_ = None
-        check_finite(X, "X", seen_columns(estimator), _HINT if missing == "auto" else "")
+        check_finite(X, "X", seen_columns(estimator), GAP_HINT)
         return X
     encoder = TableEncoder(missing="error" if missing == "error" else "impute")
     if isinstance(X, pd.DataFrame):
@@ -73,18 +80,17 @@ def new_inputs(estimator: Any, X: Any) -> Array:
     """The numbers of rows to predict, by the rules of the fit."""
     encoder: TableEncoder | None = estimator.columns_
     names = seen_columns(estimator)
-    if encoder is None or (encoder.plain and not _needs_rules(X)):
-        X = _named(estimator, X, dtype=np.float64, ensure_all_finite=False)
+    if encoder is None or (encoder.plain and not needs_rules(X)):
+        X = named_inputs(estimator, X, dtype=np.float64, ensure_all_finite=False)
         if encoder is None or encoder.missing == "error" or not np.isnan(X).any():
-            hint = _HINT if encoder is None and estimator.missing == "auto" else ""
-            check_finite(X, "X", names, hint)
+            check_finite(X, "X", names, GAP_HINT)
             return X
         return encoder.encode(pd.DataFrame(X, copy=False))
     if isinstance(X, pd.DataFrame):
         check_array(stand_in(X), ensure_all_finite=False, estimator=estimator, input_name="X")
-        frame = _named(estimator, X, skip_check_array=True)
+        frame = named_inputs(estimator, X, skip_check_array=True)
     else:
-        array = _named(estimator, X, dtype=None, ensure_all_finite=False)
+        array = named_inputs(estimator, X, dtype=None, ensure_all_finite=False)
         frame = pd.DataFrame(array).infer_objects()
     return encoder.encode(frame)
 
@@ -95,11 +101,12 @@ def encoded_names(estimator: Any) -> list[str]:
     return seen_columns(estimator) if encoder is None else encoder.names
 
 
-def _needs_rules(X: Any) -> bool:
+def needs_rules(X: Any) -> bool:
+    """Whether X is a frame with a column that is not of numbers."""
     return isinstance(X, pd.DataFrame) and not all(is_plain_dtype(dtype) for dtype in X.dtypes)
 
 
-def _named(estimator: Any, X: Any, **options: Any) -> Any:
+def named_inputs(estimator: Any, X: Any, **options: Any) -> Any:
     """Check X against the fit; where names differ, say which one may be meant."""
     if isinstance(X, pd.DataFrame):
         refuse_equal_names(X.columns)

@@ -160,7 +160,8 @@ def _try(model: Any) -> None:
 
     row: Any = np.zeros((1, model.n_features_in_))
     names = getattr(model, "feature_names_in_", None)
-    encoder = getattr(model, "columns_", None)
+    # Of CVPlusRegressor it is its estimator that predicts.
+    encoder = getattr(getattr(model, "estimator_", model), "columns_", None)
     if encoder is not None and not encoder.plain:
         row = encoder.inverse_transform(np.zeros((1, len(encoder.names))))
     elif names is not None:

@@ -1,0 +1,184 @@
+r"""A fitted regressor as a GPyTorch ``ExactGP``.
+
+A zero-mean GP on residuals that is conditioned on residuals of zero has the posterior mean zero and
+the posterior variance of part 2, which does not depend on targets. Around the fitted mean,
+
+.. math::
+
+    f \sim \mathrm{GP}\big( \hat m,\; s_y^2\, k \big), \qquad
+    y_i = \hat m(x_i) \ \text{at the training rows},
+
+it is the model before the local calibration: its posterior mean is :math:`\hat m(x)` and its
+posterior variance :math:`\hat\sigma^2(x)`. A single-stage model keeps its own targets.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import gpytorch
+import torch
+from gpytorch.constraints import Positive
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.means import ConstantMean, Mean
+from linear_operator.operators import DiagLinearOperator
+from torch import Tensor
+
+from twostagegp.interop.kernels import Standardise, UnitsKernel
+from twostagegp.interop.parts import KernelPosterior, Parts, StackModule, parts_of
+from twostagegp.interop.scale import ScaleModule
+
+__all__ = ["FittedGP", "FittedMean", "LocalFactor", "WeightedNoiseLikelihood", "as_gpytorch"]
+
+
+class FittedMean(Mean):
+    """The fitted mean in the user's units, differentiable where it is made of kernels."""
+
+    def __init__(
+        self, mean: torch.nn.Module, standardise: Standardise, y_mean: float, y_scale: float
+    ) -> None:
+        super().__init__()
+        self.mean = mean
+        self.standardise = standardise
+        self.y_mean, self.y_scale = y_mean, y_scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.y_mean + self.y_scale * torch.as_tensor(self.mean(self.standardise(x)))
+
+
+class LocalFactor(torch.nn.Module):
+    """g(x): what the local calibration multiplies variances at x by, shape (..., q)."""
+
+    def __init__(
+        self,
+        scale: ScaleModule,
+        mean: StackModule,
+        gp: KernelPosterior,
+        noise: float,
+        standardise: Standardise,
+    ) -> None:
+        super().__init__()
+        self.scale, self.mean, self.gp, self.noise = scale, mean, gp, noise
+        self.standardise = standardise
+
+    def forward(self, X: Tensor) -> Tensor:
+        Z = self.standardise(X)
+        mean, spread = self.mean.with_spread(Z)
+        return torch.as_tensor(self.scale(Z, mean, self.gp.variance(Z) + self.noise, spread))
+
+
+class WeightedNoiseLikelihood(GaussianLikelihood):
+    """Gaussian noise that is smaller or larger at the training rows than elsewhere.
+
+    A training row that stands for c rows, of a known extra noise variance, has (noise + extra) / c;
+    a new row has the noise.
+
+    Parameters
+    ----------
+    train_inputs : Tensor of shape (n, d)
+    train_noise : Tensor of shape (n,)
+    """
+
+    train_inputs: Tensor
+    train_noise: Tensor
+
+    def __init__(self, train_inputs: Tensor, train_noise: Tensor, **options: Any) -> None:
+        super().__init__(**options)
+        self.register_buffer("train_inputs", train_inputs)
+        self.register_buffer("train_noise", train_noise)
+
+    def _shaped_noise_covar(self, base_shape: torch.Size, *params: Any, **kwargs: Any) -> Any:
+        given = params[0] if params else None
+        given = given[0] if isinstance(given, list | tuple) and given else given
+        if isinstance(given, Tensor) and torch.equal(given, self.train_inputs):
+            return DiagLinearOperator(self.train_noise)
+        return super()._shaped_noise_covar(base_shape, *params, **kwargs)
+
+
+class FittedGP(gpytorch.models.ExactGP):
+    """An ``ExactGP`` at the hyperparameters of a fit.
+
+    Matrices are always factorised: GPyTorch's approximations for more than 800 rows stay off.
+    Parameters have ``requires_grad=False``, and there is nothing to train: of a two-stage model
+    the targets are what its mean says.
+
+    Attributes
+    ----------
+    local_factor : LocalFactor or None
+        The local scale of the calibration, which is not part of the covariance.
+    """
+
+    def __init__(
+        self,
+        train_inputs: Tensor,
+        train_targets: Tensor,
+        likelihood: GaussianLikelihood,
+        mean_module: Mean,
+        covar_module: UnitsKernel,
+        local_factor: LocalFactor | None = None,
+    ) -> None:
+        super().__init__(train_inputs, train_targets, likelihood)
+        self.mean_module = mean_module
+        self.covar_module = covar_module
+        self.local_factor = local_factor
+
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        return MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        settings = gpytorch.settings
+        with ExitStack() as stack:
+            stack.enter_context(settings.max_cholesky_size(1 << 40))
+            stack.enter_context(settings.fast_computations(False, False, False))
+            return super().__call__(*args, **kwargs)
+
+
+def as_gpytorch(estimator: Any) -> FittedGP | list[FittedGP]:
+    """What :meth:`Exportable.to_gpytorch` returns."""
+    models = [_exact_gp(parts) for parts in parts_of(estimator)]
+    return models[0] if estimator._is_1d else models
+
+
+def _exact_gp(parts: Parts) -> FittedGP:
+    scaling = parts.data.scaling
+    X = parts.train_inputs
+    factor = scaling.y_scale**2 * (parts.factor if parts.local is None else 1.0)
+    covar = UnitsKernel(parts.gp.kernel, parts.standardise, factor)
+    local = None
+    if parts.single_stage:
+        mean = ConstantMean().double()
+        mean.constant = torch.tensor(scaling.y_mean, dtype=torch.float64)
+        targets = scaling.y_mean + scaling.y_scale * parts.source.rows.t.double()
+    else:
+        mean = FittedMean(parts.mean, parts.standardise, scaling.y_mean, scaling.y_scale)
+        targets = mean(X)
+        if parts.local is not None:
+            assert isinstance(parts.mean, StackModule)
+            local = LocalFactor(parts.local, parts.mean, parts.gp, parts.noise, parts.standardise)
+    model = FittedGP(X, targets.detach(), _likelihood(parts, X, factor), mean, covar, local)
+    model.to(X.device).requires_grad_(False)
+    return model.eval()
+
+
+def _likelihood(parts: Parts, X: Tensor, factor: float) -> GaussianLikelihood:
+    """The fitted noise; weights, known noise and jitter are noise of the training rows."""
+    positive = Positive(transform=torch.exp, inv_transform=torch.log)
+    rows, jitter = parts.source.rows, parts.source.jitter
+    # Where one factor has brought the noise to its floor, rows keep theirs, and the variance is
+    # that of part 2 times the factor all the same.
+    noise = max(factor * parts.noise, scaling_floor(parts) if parts.local is None else 0.0)
+    plain = bool((rows.c == 1.0).all()) and not bool(rows.extra.any()) and jitter == 0.0
+    if plain and noise == factor * parts.noise:
+        likelihood = GaussianLikelihood(noise_constraint=positive).double()
+    else:
+        train_noise = factor * ((parts.noise + rows.extra.double()) / rows.c.double() + jitter)
+        likelihood = WeightedNoiseLikelihood(X, train_noise, noise_constraint=positive).double()
+    likelihood.noise = torch.tensor(noise, dtype=torch.float64)
+    return likelihood
+
+
+def scaling_floor(parts: Parts) -> float:
+    """The noise floor in the user's units."""
+    return parts.floor * parts.data.scaling.y_scale**2

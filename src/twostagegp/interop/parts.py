@@ -1,0 +1,266 @@
+r"""The parts of a fitted model as torch modules, differentiable in x, in standardised units.
+
+.. math::
+
+    \hat m(x) = \sum_k w_k \hat m_k(x), \qquad
+    \hat m_k(x) = k_x^\top \alpha_k, \qquad
+    C(x, x') = k(x, x') - k_x^\top (K + N)^{-1} k_{x'}
+
+Kernel ridge and the constant are differentiable; any other regressor has values only, and asking
+for its gradient is an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from twostagegp.baselines import SingleStageFit
+from twostagegp.crossfit import RegressorMean
+from twostagegp.engines.exact import ExactPosterior
+from twostagegp.errors import InputError
+from twostagegp.estimator import GPEstimator
+from twostagegp.gpytorch_kernels import dense
+from twostagegp.inputs import Prepared
+from twostagegp.interop.kernels import Standardise, exact_kernel
+from twostagegp.interop.scale import ScaleModule
+from twostagegp.mean import ConstantMean, RidgeMean
+from twostagegp.mean_stage import StackedMean
+from twostagegp.twostage import TwoStageFit
+from twostagegp.variance import ConstantVariance, GPVariance
+
+__all__ = ["KernelPosterior", "Parts", "StackModule", "parts_of"]
+
+
+class KernelPosterior(torch.nn.Module):
+    """A zero-mean GP conditioned on rows, as :class:`ExactPosterior`, with gradients in x.
+
+    Parameters
+    ----------
+    posterior : ExactPosterior
+    with_factor : bool
+        Keep the Cholesky factor, which variances need.
+    """
+
+    Z: Tensor
+    alpha: Tensor
+    L: Tensor
+
+    def __init__(self, posterior: ExactPosterior, with_factor: bool) -> None:
+        super().__init__()
+        self.kernel = exact_kernel(posterior.kernel, posterior.parameters[:-1])
+        self.kernel.to(posterior.rows.X.device)
+        self.register_buffer("Z", posterior.rows.X.double())
+        self.register_buffer("alpha", posterior.alpha.double())
+        if with_factor:
+            self.register_buffer("L", posterior.L.double())
+
+    def cross(self, Z: Tensor) -> Tensor:
+        """Covariance with the training rows, shape (..., q, n)."""
+        return dense(self.kernel, Z, self.Z.expand(*Z.shape[:-2], *self.Z.shape))
+
+    def forward(self, Z: Tensor) -> Tensor:
+        """Posterior mean, shape (..., q)."""
+        return self.cross(Z) @ self.alpha
+
+    def covariance(self, Z: Tensor) -> Tensor:
+        """Posterior covariance, shape (..., q, q)."""
+        V = self._whitened(Z)
+        return dense(self.kernel, Z, Z) - V @ V.mT
+
+    def variance(self, Z: Tensor) -> Tensor:
+        """Posterior variance, shape (..., q)."""
+        prior = torch.as_tensor(self.kernel(Z, diag=True))
+        return (prior - self._whitened(Z).square().sum(-1)).clamp(min=0.0)
+
+    def _whitened(self, Z: Tensor) -> Tensor:
+        """Rows of K_xX L^-T, shape (..., q, n): one solve for all batches."""
+        K = self.cross(Z)
+        flat = K.reshape(-1, K.shape[-1])
+        V = torch.linalg.solve_triangular(self.L, flat.mT, upper=False)
+        return V.mT.reshape(K.shape)
+
+
+class ConstantModule(torch.nn.Module):
+    """One number everywhere."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
+
+    def forward(self, Z: Tensor) -> Tensor:
+        return torch.full(Z.shape[:-1], self.value, dtype=Z.dtype, device=Z.device)
+
+
+class _ValueOnly(torch.autograd.Function):
+    """A prediction without a derivative: backward says so instead of giving zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, Z: Tensor, predict: Any, label: str) -> Tensor:
+        ctx.label = label
+        flat = predict(Z.detach().reshape(-1, Z.shape[-1]))
+        return torch.as_tensor(flat.reshape(Z.shape[:-1]))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise InputError(
+            f"the mean contains {ctx.label}, whose gradient is not known. Optimise without "
+            "gradients (botorch.optim.optimize_acqf_discrete, or MaxPosteriorSampling over "
+            "candidates), or fit a mean that is made of kernels, such as mean='stack'."
+        )
+
+
+class RegressorModule(torch.nn.Module):
+    """Predictions of a scikit-learn regressor."""
+
+    def __init__(self, model: RegressorMean) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, Z: Tensor) -> Tensor:
+        apply: Any = _ValueOnly.apply
+        return torch.as_tensor(apply(Z, self.model.predict, self.model.label))
+
+
+class StackModule(torch.nn.Module):
+    """A weighted mean of models."""
+
+    weights: Tensor
+
+    def __init__(self, mean: StackedMean, device: torch.device) -> None:
+        super().__init__()
+        kept = [k for k, weight in enumerate(mean.weights) if weight > 0.0]
+        self.models = torch.nn.ModuleList(_mean_module(mean.models[k]) for k in kept)
+        self.register_buffer("weights", torch.as_tensor(mean.weights[kept], device=device))
+
+    def forward(self, Z: Tensor) -> Tensor:
+        return self.with_spread(Z)[0]
+
+    def with_spread(self, Z: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean, and squared disagreement of the models, each of shape (..., q)."""
+        each = torch.stack([model(Z) for model in self.models], dim=-1)
+        mean = each @ self.weights
+        return mean, (each - mean.unsqueeze(-1)).square() @ self.weights
+
+
+def _mean_module(model: Any) -> torch.nn.Module:
+    if isinstance(model, RidgeMean) and isinstance(model.posterior, ExactPosterior):
+        return KernelPosterior(model.posterior, with_factor=False)
+    if isinstance(model, ConstantMean):
+        return ConstantModule(model.value)
+    assert isinstance(model, RegressorMean)
+    return RegressorModule(model)
+
+
+@dataclass
+class Parts:
+    """One target's model, in standardised units.
+
+    Attributes
+    ----------
+    mean : module that maps (..., q, d) to (..., q)
+    source : ExactPosterior
+        The GP whose variance is used; its rows are the training rows.
+    gp : KernelPosterior
+        The same as a module.
+    noise, floor : float
+        Its noise variance, and what the calibrated one does not fall below.
+    factor : float
+        Of the variances, where it is one for all rows; else the median.
+    local : ScaleModule or None
+        The factor where it depends on x.
+    standardise : Standardise
+    data : Prepared
+    width : int
+        Columns that a user's x has.
+    single_stage : bool
+        Whether mean and variance are of one GP.
+    """
+
+    mean: torch.nn.Module
+    source: ExactPosterior
+    gp: KernelPosterior
+    noise: float
+    floor: float
+    factor: float
+    local: ScaleModule | None
+    standardise: Standardise
+    data: Prepared
+    width: int
+    single_stage: bool
+
+    @property
+    def train_inputs(self) -> Tensor:
+        """Distinct training rows in the user's units."""
+        return self.standardise.back(self.gp.Z, self.width)
+
+
+def parts_of(estimator: Any) -> list[Parts]:
+    """The parts of every target of a fitted regressor, or an error that says what to do."""
+    from sklearn.utils.validation import check_is_fitted
+
+    check_is_fitted(estimator, "fit_report_")
+    assert isinstance(estimator, GPEstimator)
+    pairs = zip(estimator._data, estimator._fits, strict=True)
+    return [_parts(estimator, data, fit) for data, fit in pairs]
+
+
+def _parts(estimator: GPEstimator, data: Prepared, fit: Any) -> Parts:
+    source = _posterior(fit)
+    if source is None:
+        raise _refusal(estimator, data, fit)
+    device = source.rows.X.device
+    gp = KernelPosterior(source, with_factor=True)
+    standardise = Standardise(data.scaling, device)
+    width = len(data.scaling.columns) + len(data.constant_columns)
+    if isinstance(fit, SingleStageFit):
+        return Parts(
+            gp, source, gp, fit.noise, 0.0, fit.factor, None, standardise, data, width, True
+        )
+    local = None
+    if fit.calibration.local is not None:
+        local = ScaleModule(fit.calibration.local, device)
+    return Parts(
+        StackModule(fit.mean, device),
+        source,
+        gp,
+        float(fit.variance.noise),
+        fit.noise_floor,
+        fit.calibration.factor,
+        local,
+        standardise,
+        data,
+        width,
+        False,
+    )
+
+
+def _posterior(fit: Any) -> ExactPosterior | None:
+    """The exact GP of a fit, where there is one."""
+    posterior = None
+    if isinstance(fit, SingleStageFit):
+        posterior = fit.posterior
+    elif isinstance(fit, TwoStageFit) and isinstance(fit.variance, GPVariance):
+        posterior = fit.variance.posterior  # type: ignore[assignment]
+    return posterior if isinstance(posterior, ExactPosterior) else None
+
+
+def _refusal(estimator: GPEstimator, data: Prepared, fit: Any) -> InputError:
+    m, d = len(data.rows), len(data.scaling.columns)
+    constant = isinstance(fit, TwoStageFit) and isinstance(fit.variance, ConstantVariance)
+    if isinstance(fit, SingleStageFit) or constant:
+        return InputError(
+            f"the model is a constant, fitted to {m} distinct rows of {d} columns that vary, so "
+            "that there is no Gaussian process to hand over. At least 3 distinct rows, one such "
+            "column and a target that varies are needed."
+        )
+    method = fit.method[0] if isinstance(fit, TwoStageFit) else "neighbors"
+    return InputError(
+        f"{type(estimator).__name__} was fitted with method={method!r}: every prediction has rows "
+        f"or inducing points of its own, and no exact GP on all {m} rows is behind it. Fit "
+        "TwoStageGPRegressor(method='exact'), on a random subset of the rows where there are too "
+        "many."
+    )

@@ -1,0 +1,111 @@
+r"""The local scale of the calibration as a torch module: the formulas of ``local_scale.py``.
+
+.. math::
+
+    g(x) = e^{\sum_j a_j \hat s_j(x) + c} + b
+
+The ridges among the :math:`\hat s_j` are differentiable. Boosted trees are constant between their
+thresholds: their gradient is zero wherever there is one, and g jumps at the thresholds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from twostagegp.gpytorch_kernels import dense
+from twostagegp.interop.kernels import exact_kernel
+from twostagegp.local_scale import FARTHEST, TINY, LocalScale, ScaleRidge, ScaleTrees
+
+__all__ = ["ScaleModule"]
+
+
+class _RidgeModule(torch.nn.Module):
+    """A :class:`ScaleRidge` with gradients."""
+
+    Z: Tensor
+    alpha: Tensor
+    centre: Tensor
+    spread: Tensor
+
+    def __init__(self, ridge: ScaleRidge, device: torch.device) -> None:
+        super().__init__()
+        posterior = ridge.posterior
+        self.on_inputs = ridge.on_inputs
+        self.kernel = exact_kernel(posterior.kernel, posterior.parameters[:-1]).to(device)
+        self.register_buffer("Z", posterior.rows.X.double().to(device))
+        self.register_buffer("alpha", posterior.alpha.double().to(device))
+        self.register_buffer("centre", torch.as_tensor(np.asarray(ridge._centre), device=device))
+        self.register_buffer("spread", torch.as_tensor(np.asarray(ridge._spread), device=device))
+        self.t_mean, self.t_spread = ridge._t_mean, ridge._t_spread
+
+    def forward(self, X: Tensor, derived: Tensor) -> Tensor:
+        F = X
+        if not self.on_inputs:
+            F = ((derived - self.centre) / self.spread).clamp(-FARTHEST, FARTHEST)
+            F = torch.where(self.spread > TINY, F, torch.zeros_like(F))
+        K = dense(self.kernel, F, self.Z.expand(*F.shape[:-2], *self.Z.shape))
+        return self.t_mean + self.t_spread * (K @ self.alpha)
+
+
+class _TreesModule(torch.nn.Module):
+    """A :class:`ScaleTrees`: constant between thresholds."""
+
+    def __init__(self, trees: ScaleTrees) -> None:
+        super().__init__()
+        self.trees = trees.model.model
+
+    def forward(self, X: Tensor, derived: Tensor) -> Tensor:
+        columns = torch.cat([X, derived], dim=-1).detach()
+        flat = self.trees.predict(columns.reshape(-1, columns.shape[-1]).cpu().numpy())
+        return torch.as_tensor(flat).to(X).reshape(X.shape[:-1])
+
+
+class ScaleModule(torch.nn.Module):
+    """A fitted :class:`LocalScale` with gradients in x."""
+
+    a: Tensor
+
+    def __init__(self, local: LocalScale, device: torch.device) -> None:
+        super().__init__()
+        members: list[Any] = []
+        for member in local.members:
+            if isinstance(member, ScaleRidge):
+                members.append(_RidgeModule(member, device))
+            else:
+                assert isinstance(member, ScaleTrees)
+                members.append(_TreesModule(member))
+        self.members = torch.nn.ModuleList(members)
+        self.register_buffer("a", torch.as_tensor(local.combination.a, device=device))
+        self.b, self.c = local.combination.b, local.combination.c
+        self.overall, self.largest, self.telling = local.overall, local.largest, local.telling
+
+    @property
+    def has_jumps(self) -> bool:
+        """Whether trees take part."""
+        return any(isinstance(member, _TreesModule) for member in self.members)
+
+    def forward(self, X: Tensor, mean: Tensor, variance: Tensor, spread: Tensor) -> Tensor:
+        """g of shape (..., q).
+
+        Parameters
+        ----------
+        X : Tensor of shape (..., q, d)
+            Standardised inputs.
+        mean, variance, spread : Tensors of shape (..., q)
+            Prediction, variance of part 2 with noise, squared disagreement of the stack.
+        """
+        log_variance = variance.clamp(min=TINY**2).log()
+        derived = log_variance.unsqueeze(-1)
+        if self.telling:
+            disagreement = 0.5 * spread.clamp(min=TINY**2).log()
+            derived = torch.stack([mean, log_variance, disagreement], dim=-1)
+        exponent = torch.full_like(mean, self.c)
+        for weight, member in zip(self.a, self.members, strict=True):
+            exponent = exponent + weight * member(X, derived)
+        g = exponent.clamp(-40.0, 40.0).exp() + self.b
+        beyond = -torch.expm1(-(log_variance - self.largest).clamp(min=0.0))
+        return g + beyond * (self.overall - g).clamp(min=0.0)

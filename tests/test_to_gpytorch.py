@@ -1,0 +1,216 @@
+"""``to_gpytorch``: real GPyTorch objects that say what ``predict`` says."""
+
+import gpytorch
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import Ridge
+
+from twostagegp import ExactGPRegressor, GPNNRegressor, Training, TwoStageGPRegressor
+from twostagegp.errors import InputError, TwoStageGPWarning
+from twostagegp.kernels import KERNELS
+
+N = 50
+
+
+def table(n=N, seed=0):
+    """Far from standardised: an offset, a constant column, a noise that grows."""
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([rng.uniform(300, 380, n), np.full(n, 7.0), rng.uniform(-1e-3, 1e-3, n)])
+    f = np.sin(X[:, 0] / 12) + 800 * X[:, 2]
+    return X, 1e4 + 50 * (f + (0.05 + 300 * np.abs(X[:, 2])) * rng.normal(size=n))
+
+
+def quick(**options):
+    settings = {"mean": ["rbf", "matern32"], "variance": "matern52", "random_state": 0}
+    return TwoStageGPRegressor(**{**settings, **options})
+
+
+@pytest.fixture(scope="module")
+def new():
+    X, _ = table(20, seed=1)
+    return np.vstack([X, table()[0][:5]])  # training rows too
+
+
+@pytest.fixture(scope="module")
+def models():
+    X, y = table()
+    return {kind: quick(calibration=kind).fit(X, y) for kind in (None, "scale", "local")}
+
+
+def agree(model, gp, X, rtol=1e-8):
+    """Mean, latent and observation variance before the local scale and the shape."""
+    T = torch.as_tensor(X)
+    mean, latent = model.predict(X, return_latent_std=True)
+    observed = model.predict(X, return_std=True)[1]
+    calibration = getattr(model, "calibration_", None)
+    g, std = 1.0, 1.0
+    if calibration is not None:
+        std = calibration.shape.std
+        g = 1.0 if gp.local_factor is None else gp.local_factor(T).numpy()
+    f = gp(T)
+    np.testing.assert_allclose(f.mean.numpy(), mean, rtol=rtol)
+    np.testing.assert_allclose(g * f.variance.numpy(), latent**2, rtol=rtol)
+    y = gp.likelihood(f)
+    np.testing.assert_allclose(g * y.variance.numpy(), (observed / std) ** 2, rtol=rtol)
+
+
+class TestTwoStage:
+    @pytest.mark.parametrize("kind", [None, "scale", "local"])
+    def test_mean_and_variances_are_those_of_predict(self, models, new, kind):
+        gp = models[kind].to_gpytorch()
+        assert isinstance(gp, gpytorch.models.ExactGP)
+        assert (gp.local_factor is not None) == (kind == "local")
+        agree(models[kind], gp, new)
+
+    def test_the_joint_covariance(self, models, new):
+        gp = models[None].to_gpytorch()
+        ours = models[None].predict(new, return_cov=True)[1]
+        theirs = gp.likelihood(gp(torch.as_tensor(new))).covariance_matrix.numpy()
+        np.testing.assert_allclose(theirs, ours, rtol=1e-8, atol=1e-10 * ours.max())
+
+    def test_batches_are_the_same_rows(self, models, new):
+        gp = models[None].to_gpytorch()
+        X = torch.as_tensor(new[:24]).reshape(4, 6, 3)
+        batched, flat = gp(X), gp(X.reshape(24, 3))
+        torch.testing.assert_close(batched.mean.reshape(24), flat.mean)
+        torch.testing.assert_close(batched.variance.reshape(24), flat.variance)
+
+    def test_gradient_of_mean_and_variance(self, models, new):
+        gp = models["local"].to_gpytorch()
+        scale = torch.tensor([20.0, 1.0, 1e-3], dtype=torch.float64)
+
+        def moments(U):  # in units in which differences are of the same size
+            f = gp(U * scale)
+            return f.mean / 50, f.variance / 50**2, gp.local_factor(U * scale)
+
+        U = (torch.as_tensor(new[:4]) / scale).requires_grad_()
+        assert torch.autograd.gradcheck(moments, (U,), eps=1e-5, atol=1e-5, rtol=1e-4)
+
+    def test_a_constant_column_makes_no_difference(self, models, new):
+        gp = models[None].to_gpytorch()
+        other = new.copy()
+        other[:, 1] = -3.0
+        np.testing.assert_array_equal(
+            gp(torch.as_tensor(new)).mean.numpy(), gp(torch.as_tensor(other)).mean.numpy()
+        )
+
+    def test_weights_repeats_and_known_noise(self, new):
+        X, y = table()
+        X, y = np.vstack([X, X[:10]]), np.append(y, y[:10] + 3)
+        rng = np.random.default_rng(3)
+        extra = rng.uniform(0, 100, len(y))
+        model = quick(calibration=None)
+        model.fit(X, y, sample_weight=rng.integers(1, 4, len(y)), noise_var=extra)
+        agree(model, model.to_gpytorch(), new)
+
+    def test_more_rows_than_gpytorch_factorises_by_itself(self):
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(850, 2))
+        y = X[:, 0] + 0.1 * rng.normal(size=850)
+        few = Training(optimizer="adam", steps=2, lr=0.1)
+        model = quick(mean="constant", variance="rbf", calibration=None, training=few).fit(X, y)
+        agree(model, model.to_gpytorch(), X[:5] + 0.01)
+
+    def test_a_regressor_as_the_mean_has_values_but_no_gradient(self, new):
+        X, y = table()
+        model = quick(mean=Ridge(), calibration=None).fit(X, y)
+        gp = model.to_gpytorch()
+        agree(model, gp, new)
+        T = torch.as_tensor(new).requires_grad_()
+        with pytest.raises(InputError, match=r"Ridge.*optimize_acqf_discrete"):
+            gp(T).mean.sum().backward()
+
+    def test_new_rows_condition_it(self, models, new):
+        """What GPyTorch makes of a further row: the residual moves the mean near it."""
+        gp = models[None].to_gpytorch()
+        at = torch.as_tensor(new[:1])
+        before = gp(at)
+        after = gp.get_fantasy_model(at, before.mean + 10.0)(at)
+        share = before.variance / (before.variance + gp.likelihood.noise)
+        torch.testing.assert_close(after.mean, before.mean + 10.0 * share, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(
+            after.variance, before.variance * (1 - share), rtol=1e-6, atol=1e-6
+        )
+
+
+class TestFrames:
+    def test_encoded_numbers_are_wanted(self):
+        X, y = table()
+        frame = pd.DataFrame(X, columns=["heat", "same", "load"])
+        frame["kind"] = np.where(np.arange(N) % 3 == 0, "a", "b")
+        frame.loc[::9, "heat"] = np.nan
+        model = quick(calibration=None).fit(frame, y + 20.0 * (frame["kind"] == "a"))
+        agree_frame = model.columns_.transform(frame)
+        gp = model.to_gpytorch()
+        assert agree_frame.shape[1] == gp.train_inputs[0].shape[1]
+        mean, std = model.predict(frame, return_latent_std=True)
+        T = torch.as_tensor(agree_frame) + 0.0
+        with gpytorch.settings.debug(False):  # these are the training rows
+            f = gp(T)
+        np.testing.assert_allclose(f.mean.numpy(), mean, rtol=1e-8)
+        np.testing.assert_allclose(f.variance.numpy(), std**2, rtol=1e-8)
+
+
+class TestExactGP:
+    @pytest.mark.parametrize("ard", [False, True])
+    @pytest.mark.parametrize("kernel", KERNELS)
+    def test_all_kernels(self, new, kernel, ard):
+        X, y = table()
+        model = ExactGPRegressor(kernel, ard=ard, random_state=0).fit(X, y)
+        agree(model, model.to_gpytorch(), new)
+
+    def test_sums_with_columns_of_the_table(self):
+        X, y = table()
+        new = table(20, seed=1)[0]
+        kernel = ScaleKernel(RBFKernel(active_dims=[0])) + ScaleKernel(
+            MaternKernel(nu=2.5, active_dims=[2]) * LinearKernel(active_dims=[2])
+        )
+        model = ExactGPRegressor(kernel, random_state=0).fit(X, y)
+        agree(model, model.to_gpytorch(), new, rtol=1e-7)
+
+    def test_it_is_a_plain_exact_gp(self):
+        """The same posterior from GPyTorch's formulas with the targets that are stored in it."""
+        X, y = table()
+        gp = ExactGPRegressor("matern32", random_state=0).fit(X, y).to_gpytorch()
+        order = np.lexsort((X[:, 2], X[:, 0]))
+        np.testing.assert_allclose(gp.train_targets.numpy(), y[order], rtol=1e-12)
+        T = torch.as_tensor(table(5, seed=1)[0])
+        K = gp.covar_module(gp.train_inputs[0]).to_dense()
+        K += gp.likelihood.noise * torch.eye(N)
+        k = gp.covar_module(T, gp.train_inputs[0]).to_dense()
+        constant = gp.mean_module.constant
+        mean = constant + k @ torch.linalg.solve(K, gp.train_targets - constant)
+        torch.testing.assert_close(gp(T).mean, mean, rtol=1e-9, atol=0)
+
+
+class TestWithoutMeaning:
+    def test_not_fitted(self):
+        with pytest.raises(NotFittedError):
+            TwoStageGPRegressor().to_gpytorch()
+
+    def test_other_engines_say_what_to_do(self):
+        X, y = table()
+        model = quick(method="neighbors", mean="constant", variance="rbf").fit(X, y)
+        for fitted in (model, GPNNRegressor(random_state=0).fit(X, y)):
+            with pytest.raises(InputError, match=r"method='neighbors'.*method='exact'"):
+                fitted.to_gpytorch()
+
+    def test_a_constant_target(self):
+        X, _ = table()
+        for model in (quick(), ExactGPRegressor()):
+            with pytest.warns(TwoStageGPWarning):
+                model.fit(X, np.ones(N))
+            with pytest.raises(InputError, match="the model is a constant"):
+                model.to_gpytorch()
+
+    def test_several_targets_are_a_list(self, new):
+        X, y = table()
+        model = ExactGPRegressor("rbf", random_state=0).fit(X, np.column_stack([y, -2 * y]))
+        first, second = model.to_gpytorch()
+        T = torch.as_tensor(new)
+        np.testing.assert_allclose(first(T).mean.numpy(), model.predict(new)[:, 0], rtol=1e-8)
+        np.testing.assert_allclose(second(T).mean.numpy(), model.predict(new)[:, 1], rtol=1e-8)
