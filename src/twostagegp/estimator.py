@@ -10,7 +10,7 @@ import time
 import warnings
 from abc import abstractmethod
 from numbers import Integral
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from twostagegp.distribution import Predictive, check_covariance_size
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.files.savable import Savable
 from twostagegp.fit_report import FitReport
+from twostagegp.growth import Growth
 from twostagegp.inputs import (
     Prepared,
     check_choice,
@@ -52,6 +53,7 @@ from twostagegp.progress import limit_threads, show_log
 from twostagegp.search.stages import SearchRecord
 from twostagegp.shape import GAUSSIAN, Shape
 from twostagegp.training import Training
+from twostagegp.updating import Updatable
 
 __all__ = ["GPEstimator", "GaussianFit", "TargetFit", "is_kernel"]
 
@@ -83,6 +85,9 @@ class TargetFit(Protocol):
 
     def relevance(self, n_features: int) -> Array:
         """Unnormalised weight of each column in use."""
+
+    def extended(self, growth: Growth, residuals: Array) -> Self:
+        """The same hyperparameters with more rows; ``residuals``: their errors before."""
 
 
 class GaussianFit:
@@ -120,7 +125,7 @@ class GaussianFit:
         return C
 
 
-class GPEstimator(RegressorMixin, Predictive, Savable, BaseEstimator):
+class GPEstimator(RegressorMixin, Predictive, Updatable, Savable, BaseEstimator):
     """Base of the regressors; not for direct use."""
 
     training: Training | None
@@ -301,7 +306,9 @@ class GPEstimator(RegressorMixin, Predictive, Savable, BaseEstimator):
         return torch.as_tensor(data.scaling.inputs(X)).to(data.rows.X)
 
     def _moments(self, X: Any, variance: bool) -> tuple[Array, Array | None, Array | None]:
-        X = self._inputs(X)
+        return self._moments_at(self._inputs(X), variance)
+
+    def _moments_at(self, X: Array, variance: bool) -> tuple[Array, Array | None, Array | None]:
         n, p = len(X), len(self._fits)
         means, latents, observeds = np.empty((n, p)), np.empty((n, p)), np.empty((n, p))
         with limit_threads(self.n_jobs):
