@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.linear_model import Ridge
 
@@ -18,6 +19,7 @@ from twostagegp import (
     GPNNRegressor,
     TwoStageGPClassifier,
     TwoStageGPRegressor,
+    drift,
     load,
 )
 from twostagegp.engines import exact
@@ -105,6 +107,12 @@ def check(model, mean, variance, rtol=1e-7):
     got, _, observed = model._moments(POINTS, variance=True)
     np.testing.assert_allclose(got[:, 0], mean, rtol=rtol, atol=rtol)
     np.testing.assert_allclose(observed[:, 0], variance, rtol=rtol)
+
+
+def same(one, other, **ask):
+    """Two models give the same answers to rounding."""
+    for a, b in zip(one.predict(POINTS, **ask), other.predict(POINTS, **ask), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
 
 
 def quiet(model, *args, **options):
@@ -248,7 +256,8 @@ def test_groups_make_no_difference_to_predictions(fitted):
     model = quiet(fitted("groups"), X[N:], Y[N:], groups=GROUPS[N:])
     check(model, *moments(model, X, Y))
     groups = model._data[0].merged.groups
-    assert len(groups) == N + M and groups[N:].min() > groups[:N].max()
+    assert len(groups) == N + M
+    assert groups[N:].min() > groups[:N].max()
     alone = quiet(fitted("groups"), np.vstack([X[N:], X[:2]]), np.append(Y[N:], Y[:2]))
     assert len(np.unique(alone._data[0].merged.groups[N:])) == M + 2  # a group each
     check(alone, *moments(alone, np.vstack([X, X[:2]]), np.append(Y, Y[:2])))
@@ -318,8 +327,7 @@ def test_the_order_of_updates_makes_no_difference(fitted):
     for part in (slice(9, None), slice(2, 9), slice(0, 2)):
         other = quiet(other, A[part][::-1], y[part][::-1])
     for ask in ("return_std", "return_latent_std", "return_cov"):
-        for a, b in zip(one.predict(POINTS, **{ask: True}), other.predict(POINTS, **{ask: True})):
-            np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
+        same(one, other, **{ask: True})
 
 
 def test_the_second_update_does_not_factorise_all_rows(fitted, monkeypatch):
@@ -383,7 +391,8 @@ def test_neighbours_equal_an_engine_of_all_rows(fitted, name):
     if name == "gpnn":
         P = fit.whitening(P)
         torch.testing.assert_close(fit.whitening(data.rows.X), fit.posterior.rows.X)
-    assert len(data.rows) == N + M and data.n_rows == N + M + 2
+    assert len(data.rows) == N + M
+    assert data.n_rows == N + M + 2
     for gp in parts:
         rows = gp.rows
         engine = NeighborEngine(rows, gp.engine.n_neighbors, gp.engine.noise_floor)
@@ -525,21 +534,15 @@ def test_an_updated_model_can_be_saved_loaded_and_updated(fitted, name, factors,
     model.save(tmp_path / "model", include_factors=factors)
     again = load(tmp_path / "model")
     assert again.fit_report_.updates == model.fit_report_.updates
-    for _ in range(2):
-        for a, b in zip(
-            model.predict(POINTS, return_std=True), again.predict(POINTS, return_std=True)
-        ):
-            np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
-        model, again = (quiet(each, X[-3:], Y[-3:]) for each in (model, again))
+    same(model, again, return_std=True)
+    same(*(quiet(each, X[-3:], Y[-3:]) for each in (model, again)), return_std=True)
 
 
 @pytest.mark.parametrize("name", ["two stages", "neighbors"])
 def test_pickles_and_clones(fitted, name):
     model = quiet(fitted(name), X[N:-2], Y[N:-2])
     again = pickle.loads(pickle.dumps(model))
-    for a, b in zip(quiet(model, X[-2:], Y[-2:]).predict(POINTS, return_std=True),
-                    quiet(again, X[-2:], Y[-2:]).predict(POINTS, return_std=True)):  # fmt: skip
-        np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
+    same(*(quiet(each, X[-2:], Y[-2:]) for each in (model, again)), return_std=True)
     assert not hasattr(clone(model), "fit_report_")
 
 
@@ -567,14 +570,14 @@ def test_growth_by_more_than_half_is_told_once(fitted):
     assert "updates      1 since the fit with 24 rows" in str(model.fit_report_)
     with pytest.warns(TwoStageGPWarning, match="A refit is due: 25 rows came to 48") as told:
         model.update(A[half : half + 1], y[half : half + 1])
-    assert len(told) == 1 and told[0].filename == __file__
+    assert [each.filename for each in told] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.update(A[half + 1 :], y[half + 1 :])
     assert "refit due    25 rows came" in str(model.fit_report_)
     assert "refit_due" in model.fit_report_.to_dict()
     model.fit(X, Y)
-    assert model.fit_report_.updates == [] and model.fit_report_.refit_due == ""
+    assert (model.fit_report_.updates, model.fit_report_.refit_due) == ([], "")
 
 
 def test_rows_that_do_not_fit_are_told(fitted):
@@ -595,3 +598,48 @@ def test_a_warning_made_an_error_leaves_the_model_as_it_was(fitted):
     for a, b in zip(before, model.predict(POINTS, return_std=True), strict=True):
         np.testing.assert_array_equal(a, b)
     assert model.fit_report_.updates == []
+
+
+def test_the_ratios_are_those_of_normal_densities():
+    z = np.array([-2.0, 0.1, 1.7])
+    for j, (mean, variance, edge, edge_variance) in enumerate(drift._BAND):
+        expected = norm.logpdf(z, mean, variance**0.5) - norm.logpdf(z, edge, edge_variance**0.5)
+        np.testing.assert_allclose(drift.log_ratios(z)[:, j], expected, atol=1e-12)
+
+
+def test_evidence_is_a_sum_over_all_beginnings():
+    rng = np.random.default_rng(0)
+    batches = [rng.normal(size=size) for size in (3, 1, 5, 2)]
+    log_S, log_M = drift.start_evidence(), 0.0
+    for number, z in enumerate(batches, start=1):
+        log_S, log_M = drift.evidence(log_S, number, z)
+    products = np.array([np.exp(drift.log_ratios(z).sum(0)) for z in batches])
+    begun = sum(
+        products[b:].prod(0) / ((b + 1) * (b + 2)) for b in range(len(batches))
+    )  # fmt: skip
+    np.testing.assert_allclose(np.exp(log_S), begun)
+    np.testing.assert_allclose(math.exp(log_M), begun.mean() + 1.0 / (len(batches) + 1))
+
+
+def test_evidence_against_a_model_that_holds_reaches_its_limit_hardly_ever():
+    rng = np.random.default_rng(0)
+    for spread, centre in ((1.0, 0.0), (1.1, 0.0), (1.0, 0.2)):
+        alarms = 0
+        for _ in range(40):
+            log_S = drift.start_evidence()
+            for number in range(1, 26):
+                z = np.clip(centre + spread * rng.normal(size=rng.integers(1, 12)), -3, 3)
+                log_S, log_M = drift.evidence(log_S, number, z)
+                if log_M >= -math.log(drift.LEVEL):
+                    alarms += 1
+                    break
+        assert alarms <= 2
+
+
+def test_a_group_is_evidence_of_one_row():
+    z = np.full(20, 2.5)
+    alone = drift.evidence(drift.start_evidence(), 1, z)[1]
+    together = drift.evidence(drift.start_evidence(), 1, z, np.zeros(20, dtype=np.int64))[1]
+    one = drift.evidence(drift.start_evidence(), 1, z[:1])[1]
+    assert alone > 4.6 > together
+    assert together == pytest.approx(one)
