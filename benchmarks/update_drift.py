@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import twostagegp
 from benchmarks._arguments import numbers
 from benchmarks._models import code_version
 from benchmarks._store import JsonLines, Record, write_whole
@@ -105,7 +106,10 @@ def _measure(seed: int, n: int, batches: Sequence[int]) -> list[Record]:
         for batch in batches if kind in STEADY else batches[-1:]:
             rng = np.random.default_rng([seed, 1])
             seen = _alarm(fits[base], lambda m, k=kind, r=rng: _rows(k, m, r, False), n // 2, batch)
-            records.append({"kind": kind, "n": n, "batch": batch, "seed": seed, "alarm": seen})
+            records.append(
+                {"kind": kind, "n": n, "batch": batch, "seed": seed, "alarm": seen,
+                 "code": code_version()}
+            )  # fmt: skip
     return records
 
 
@@ -137,10 +141,13 @@ def _page(records: Sequence[Record]) -> str:
     header = ["change"]
     for n in sizes:
         header += [f"n = {n}: share of alarms", "median rows to it"]
-    seeds = len({r["seed"] for r in records})
+    seeds, codes = (
+        len({r["seed"] for r in records}),
+        ", ".join(sorted({r["code"] for r in records})),
+    )
     return (
         "# Alarms of update\n\n"
-        f"twostagegp {code_version()}. {seeds} fits for each n, two columns, half as many new rows "
+        f"twostagegp {twostagegp.__version__} (source {codes}). {seeds} fits for each n, two columns, half as many new rows "
         f"as n.\n\n## Streams without a change\n\nShare with a false alarm at any time; the limit "
         f"promises {LEVEL:g} for a calibrated model and independent rows.\n\n{steady}\n"
         f"## Streams after a change\n\nBatches of {batches[-1]}.\n\n"

@@ -1,6 +1,7 @@
 """``update``: equal to dense formulas on all rows at the hyperparameters of the fit."""
 
 import copy
+import json
 import math
 import pickle
 import warnings
@@ -14,6 +15,7 @@ from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.linear_model import Ridge
 
+from benchmarks import publish, update_drift, update_speed
 from twostagegp import (
     ExactGPRegressor,
     GPNNRegressor,
@@ -643,3 +645,29 @@ def test_a_group_is_evidence_of_one_row():
     one = drift.evidence(drift.start_evidence(), 1, z[:1])[1]
     assert alone > 4.6 > together
     assert together == pytest.approx(one)
+
+
+# --- benchmarks -----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_speed_writes_its_tables(tmp_path):
+    sizes = ["--rows", "40", "--near", "120", "--index", "300", "--sizes", "1,4"]
+    assert update_speed.main([*sizes, "--results", str(tmp_path)]) == 0
+    page = (tmp_path / "update_speed.md").read_text()
+    for title in ("Updates of exact models", "Updates of neighbour models", "The neighbour index"):
+        assert title in publish.sections(page)
+    stored = (tmp_path / "update_speed.jsonl").read_text().splitlines()
+    lines = [json.loads(line) for line in stored]
+    assert len(lines) == 9
+    assert all(line.get("difference", 0.0) < 1e-6 for line in lines)
+
+
+def test_the_benchmark_of_alarms_goes_on_where_it_was(tmp_path, capsys):
+    sizes = ["--seeds", "0", "--rows", "20", "--batches", "5,10", "--results", str(tmp_path)]
+    assert update_drift.main(sizes) == 0
+    before = (tmp_path / "update_drift.jsonl").read_text()
+    assert len(before.splitlines()) == 16
+    assert update_drift.main(sizes) == 0
+    assert (tmp_path / "update_drift.jsonl").read_text() == before
+    assert "noise × 2" in capsys.readouterr().out

@@ -110,7 +110,7 @@ def evidence(
     >>> rng = np.random.default_rng(0)
     >>> _, held = evidence(start_evidence(), 1, rng.normal(size=200))
     >>> _, drifted = evidence(start_evidence(), 1, 2.0 * rng.normal(size=200))
-    >>> held < np.log(1 / LEVEL) < drifted
+    >>> held < -math.log(LEVEL) < drifted
     True
     """
     ratios = log_ratios(z)
