@@ -147,8 +147,9 @@ def _page(records: Sequence[Record]) -> str:
     )
     return (
         "# Alarms of update\n\n"
-        f"twostagegp {twostagegp.__version__} (source {codes}). {seeds} fits for each n, two columns, half as many new rows "
-        f"as n.\n\n## Streams without a change\n\nShare with a false alarm at any time; the limit "
+        f"twostagegp {twostagegp.__version__} (source {codes}). {seeds} fits for each n, two "
+        "columns, half as many new rows as n.\n\n"
+        f"## Streams without a change\n\nShare with a false alarm at any time; the limit "
         f"promises {LEVEL:g} for a calibrated model and independent rows.\n\n{steady}\n"
         f"## Streams after a change\n\nBatches of {batches[-1]}.\n\n"
         f"{markdown_table(header, rows)}"
