@@ -609,6 +609,16 @@ def test_the_ratios_are_those_of_normal_densities():
         np.testing.assert_allclose(drift.log_ratios(z)[:, j], expected, atol=1e-12)
 
 
+def test_inside_of_the_band_the_ratios_are_expected_below_one():
+    grid = np.linspace(-12.0, 12.0, 4801)
+    ratios = np.exp(drift.log_ratios(np.clip(grid, -drift.LARGEST, drift.LARGEST)))
+    for mean in (-0.25, -0.1, 0.0, 0.25):
+        for square in (0.8 + mean**2, 1.0, 1.25):
+            density = norm.pdf(grid, mean, math.sqrt(square - mean**2))
+            expected = (ratios * density[:, None]).sum(axis=0) * (grid[1] - grid[0])
+            assert expected.max() < 1.0 + 1e-3
+
+
 def test_evidence_is_a_sum_over_all_beginnings():
     rng = np.random.default_rng(0)
     batches = [rng.normal(size=size) for size in (3, 1, 5, 2)]

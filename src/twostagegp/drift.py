@@ -2,8 +2,9 @@ r"""Whether predictions still hold: a test on new rows, before the model learns 
 
 A row that comes in has a predictive distribution F from the rows before it, and
 :math:`z = \Phi^{-1}(F(y))` is standard normal where the model holds. Nothing holds exactly, so the
-hypothesis is a band: :math:`|E z| \le 1/4` and :math:`4/5 \le \mathrm{Var}\, z \le 5/4`. Against it
-stand ratios of normal densities at an edge of the band and beyond it,
+hypothesis is a band, normal z with :math:`|E z| \le 1/4`, :math:`E z^2 \le 5/4` and
+:math:`\mathrm{Var}\, z \ge 4/5`. Against it stand ratios of normal densities beyond the band and at
+its edge,
 
 .. math::
 
