@@ -27,7 +27,13 @@ from twostagegp import (
 from twostagegp.engines import exact
 from twostagegp.engines.exact import ExactPosterior
 from twostagegp.engines.neighbors import NeighborEngine
-from twostagegp.errors import InputError, MemoryBudgetError, TwoStageGPError, TwoStageGPWarning
+from twostagegp.errors import (
+    InputError,
+    MemoryBudgetError,
+    ModelFileError,
+    TwoStageGPError,
+    TwoStageGPWarning,
+)
 from twostagegp.growth import grow
 from twostagegp.inputs import prepare
 from twostagegp.kernels import NamedKernel
@@ -538,6 +544,15 @@ def test_an_updated_model_can_be_saved_loaded_and_updated(fitted, name, factors,
     assert again.fit_report_.updates == model.fit_report_.updates
     same(model, again, return_std=True)
     same(*(quiet(each, X[-3:], Y[-3:]) for each in (model, again)), return_std=True)
+
+
+@pytest.mark.parametrize("wrong", [3, {"rows": 2}, {"rows": 2, "when": "", "log_evidence": [0.0]}])
+def test_a_file_with_updates_that_are_none_is_refused(fitted, wrong, tmp_path):
+    model = fitted("single")
+    model.fit_report_.updates = [wrong]
+    model.save(tmp_path / "model")
+    with pytest.raises(ModelFileError, match="an update without its figures"):
+        load(tmp_path / "model")
 
 
 @pytest.mark.parametrize("name", ["two stages", "neighbors"])

@@ -242,6 +242,7 @@ PARTS: dict[str, Part] = {
         "refits:int candidates:list variance_candidates:list warnings:list encoded_columns?:list "
         "updates?:list refit_due?:str",
         defaults=(("encoded_columns", []), ("updates", []), ("refit_due", "")),
+        check=checks.check_report,
     ),
     # engines
     "ExactPosterior": _part(
