@@ -31,6 +31,7 @@ PAGES = (
     "docs/large_tables.md",
     "docs/paper.md",
     "docs/paper/theory.md",
+    "docs/updating.md",
 )
 #: Pictures of these pages, beside them in the documentation.
 PICTURES = ("ablation", "contours", "figure4", "table2", "theory", "toys")

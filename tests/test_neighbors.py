@@ -275,6 +275,20 @@ def test_float32_is_searched_as_it_is(table):
     np.testing.assert_array_equal(TreeIndex(X).query(X[:20], 6), expected)
 
 
+def test_sorted_rows_with_a_few_more_after_them_are_as_quick_to_build():
+    rng = np.random.default_rng(0)
+    rows, few = rng.normal(size=100_000), rng.normal(size=10)
+    grown = tensor(np.append(np.sort(rows), np.sort(few))[:, None])
+    shuffled = grown[torch.as_tensor(rng.permutation(len(grown)))]
+    TreeIndex(grown[:1000])  # compiles
+    seconds = []
+    for rows in (shuffled, grown):
+        begin = time.process_time()
+        TreeIndex(rows)
+        seconds.append(time.process_time() - begin)
+    assert seconds[1] < 5.0 * seconds[0]
+
+
 def test_no_queries_give_no_rows(table):
     nothing = torch.zeros(0, 4, dtype=torch.float64)
     assert TreeIndex(tensor(table)).query(nothing, 5).shape == (0, 5)

@@ -7,7 +7,7 @@ well optimised; :meth:`ExactGPRegressor.from_paper` is the under-trained baselin
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twostagegp.candidates import Candidate, Ladder, climb, fitted_only, train_with
-from twostagegp.engines.exact import ExactEngine, ExactPosterior, check_memory
+from twostagegp.engines.exact import ExactEngine, ExactPosterior, can_keep_factors, check_memory
 from twostagegp.errors import InputError
 from twostagegp.estimator import GaussianFit, GPEstimator
 from twostagegp.fit_report import FitReport
+from twostagegp.growth import NOTHING_TO_KEEP, Growth
 from twostagegp.inputs import Prepared
 from twostagegp.kernels import inverse_lengthscale_shares
 from twostagegp.mean import rank_by_unseen_error
@@ -68,6 +69,14 @@ class SingleStageFit(GaussianFit):
         if self.posterior is None:
             return X.new_zeros(X.shape[0], X.shape[0])
         return self.posterior.covariance(X)
+
+    def extended(self, growth: Growth, residuals: Array) -> SingleStageFit:
+        """The same hyperparameters with more rows."""
+        if self.posterior is None:
+            raise InputError(NOTHING_TO_KEEP)
+        rows = growth.data.rows
+        can_keep_factors(len(rows), 1, rows.X.device, rows.X.element_size())
+        return replace(self, posterior=self.posterior.extended(rows, growth.changed_rows))
 
     def relevance(self, n_features: int) -> Array:
         """Inverse lengthscales."""

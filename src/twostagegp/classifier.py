@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -332,6 +332,19 @@ class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
         self._draws = np.random.default_rng(seed).standard_normal((self.n_samples, table.n_classes))
         self._finish(table, method, reason, time.perf_counter() - begin)
         return self
+
+    def update(self, X: Any, y: Any, **options: Any) -> NoReturn:
+        """Not for classifiers: a new label moves the targets and noises of every latent function.
+
+        Raises
+        ------
+        InputError
+            Always, with the way out.
+        """
+        raise InputError(
+            "TwoStageGPClassifier cannot be updated in this version: call fit with all rows. "
+            "TwoStageGPRegressor, ExactGPRegressor and GPNNRegressor can."
+        )
 
     def _options(self, method: str) -> ClassOptions:
         return ClassOptions(

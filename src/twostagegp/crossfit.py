@@ -7,7 +7,7 @@ and keep groups together where groups are given.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import has_fit_parameter
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from twostagegp.growth import Growth
 
 __all__ = ["RegressorMean", "assign_folds"]
 
@@ -111,3 +114,7 @@ class RegressorMean:
         """Prediction at standardised inputs, shape (n,)."""
         values = np.asarray(self.model.predict(X.cpu().numpy()), dtype=np.float64).reshape(-1)
         return torch.as_tensor(values).to(X)
+
+    def extended(self, growth: Growth, keep_factors: bool) -> RegressorMean:
+        """Itself: a regressor stays as it was fitted."""
+        return self

@@ -10,7 +10,7 @@ import time
 import warnings
 from abc import abstractmethod
 from numbers import Integral
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from twostagegp.drawable import Drawable
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.files.savable import Savable
 from twostagegp.fit_report import FitReport
+from twostagegp.growth import Growth
 from twostagegp.inputs import (
     Prepared,
     check_choice,
@@ -54,6 +55,7 @@ from twostagegp.progress import limit_threads, show_log
 from twostagegp.search.stages import SearchRecord
 from twostagegp.shape import GAUSSIAN, Shape
 from twostagegp.training import Training
+from twostagegp.updating import Updatable
 
 __all__ = ["GPEstimator", "GaussianFit", "TargetFit", "is_kernel"]
 
@@ -85,6 +87,9 @@ class TargetFit(Protocol):
 
     def relevance(self, n_features: int) -> Array:
         """Unnormalised weight of each column in use."""
+
+    def extended(self, growth: Growth, residuals: Array) -> Self:
+        """The same hyperparameters with more rows; ``residuals``: their errors before."""
 
 
 class GaussianFit:
@@ -122,7 +127,9 @@ class GaussianFit:
         return C
 
 
-class GPEstimator(RegressorMixin, Predictive, Drawable, Savable, Exportable, BaseEstimator):
+class GPEstimator(
+    RegressorMixin, Predictive, Updatable, Drawable, Savable, Exportable, BaseEstimator
+):
     """Base of the regressors; not for direct use."""
 
     training: Training | None
@@ -303,7 +310,9 @@ class GPEstimator(RegressorMixin, Predictive, Drawable, Savable, Exportable, Bas
         return torch.as_tensor(data.scaling.inputs(X)).to(data.rows.X)
 
     def _moments(self, X: Any, variance: bool) -> tuple[Array, Array | None, Array | None]:
-        X = self._inputs(X)
+        return self._moments_at(self._inputs(X), variance)
+
+    def _moments_at(self, X: Array, variance: bool) -> tuple[Array, Array | None, Array | None]:
         n, p = len(X), len(self._fits)
         means, latents, observeds = np.empty((n, p)), np.empty((n, p)), np.empty((n, p))
         with limit_threads(self.n_jobs):

@@ -51,6 +51,11 @@ class FitReport:
         One row a candidate kernel of the mean: label, value, weight, noise, evaluations, seconds.
     variance_candidates : list of dict
     warnings : list of str
+    updates : list of dict
+        One an update since the fit: when, rows, repeated rows among them, seconds, mean and mean
+        square of the z-scores of the new rows, and the evidence against the model so far.
+    refit_due : str
+        Why a refit is due (docs/updating.md); empty where it is not.
     """
 
     method: str = "exact"
@@ -77,6 +82,8 @@ class FitReport:
     candidates: list[dict[str, Any]] = field(default_factory=list)
     variance_candidates: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    updates: list[dict[str, Any]] = field(default_factory=list)
+    refit_due: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain Python objects."""
@@ -102,4 +109,13 @@ class FitReport:
             "seconds      "
             + ", ".join(f"{part} {value:.2f}" for part, value in self.seconds.items()),
         ]
-        return "\n".join([*lines, *(f"warning      {text}" for text in self.warnings)])
+        lines += [f"warning      {text}" for text in self.warnings]
+        if self.updates:
+            added = sum(update["rows"] for update in self.updates)
+            lines.append(
+                f"updates      {len(self.updates)} since the fit with {added} rows, the last at "
+                f"{self.updates[-1]['when']}"
+            )
+        if self.refit_due:
+            lines.append(f"refit due    {self.refit_due}")
+        return "\n".join(lines)

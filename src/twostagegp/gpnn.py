@@ -30,6 +30,7 @@ from twostagegp.engines.neighbors import NeighborEngine, NeighborPosterior, Reme
 from twostagegp.errors import InputError
 from twostagegp.estimator import GaussianFit, GPEstimator, is_kernel
 from twostagegp.fit_report import FitReport
+from twostagegp.growth import NOTHING_TO_KEEP, Growth
 from twostagegp.inputs import Prepared
 from twostagegp.kernels import KERNELS, Vector, inverse_lengthscale_shares
 from twostagegp.neighbor_training import Schedule, train_mean_candidates
@@ -138,6 +139,15 @@ class GPNNFit(GaussianFit):
         if self.posterior is None:
             return X.new_zeros(X.shape[0], X.shape[0])
         return self.posterior.covariance(self._inputs(X))
+
+    def extended(self, growth: Growth, residuals: Array) -> GPNNFit:
+        """The same hyperparameters, whitening and factor with more rows."""
+        if self.posterior is None:
+            raise InputError(NOTHING_TO_KEEP)
+        rows, known = growth.data.rows, self.posterior.rows.X
+        if self.whitening is not None:
+            rows = replace(rows, X=torch.cat([known, self.whitening(rows.X[len(known) :])]))
+        return replace(self, posterior=self.posterior.extended(rows, growth.changed_rows))
 
     def relevance(self, n_features: int) -> Array:
         """Inverse lengthscales; whitened inputs are no columns of the table."""

@@ -21,6 +21,7 @@ from twostagegp.kernels import Columns
 from twostagegp.rows import Merged, Rows, merge_rows
 
 __all__ = [
+    "HUGE",
     "Prepared",
     "Scaling",
     "check_choice",
@@ -31,6 +32,7 @@ __all__ = [
     "prepare",
     "resolve_device",
     "standardise_columns",
+    "to_rows",
 ]
 
 Array = NDArray[np.float64]
@@ -38,7 +40,7 @@ Array = NDArray[np.float64]
 #: A column whose spread is below this fraction of its size is rounding noise.
 _CONSTANT = 1e-13
 #: Largest magnitude of a value whose square, times a variance, is far from overflow.
-_HUGE = 1e100
+HUGE = 1e100
 #: Standardised inputs further out than this are as far as any: every kernel is zero there, and
 #: squares stay finite in float32.
 FAR = 1e12
@@ -145,7 +147,7 @@ def check_nonnegative(values: ArrayLike | None, n: int, name: str) -> Array | No
     if (array < 0.0).any():
         first = int(np.argmax(array < 0.0))
         raise InputError(f"{name} must not be negative; row {first} has {float(array[first])}.")
-    if (array > _HUGE).any():
+    if (array > HUGE).any():
         first = int(np.argmax(array))
         raise InputError(f"{name} reaches {array[first]:.1e} in row {first}; rescale it.")
     return array
@@ -204,14 +206,14 @@ def standardise_columns(
 ) -> tuple[NDArray[np.int64], Array, Array, list[str]]:
     """Columns that vary, their means and standard deviations, and the names of the others."""
     size = np.abs(X).max(0)
-    if (size > _HUGE).any():
+    if (size > HUGE).any():
         worst = int(np.argmax(size))
         raise InputError(
             f"column {names[worst]!r} reaches {size[worst]:.1e}; its square would overflow. "
             "Rescale it, or take its logarithm."
         )
     mean, scale = _weighted_moments(X, weight)
-    usable = scale > np.maximum(_CONSTANT * size, 1.0 / _HUGE)
+    usable = scale > np.maximum(_CONSTANT * size, 1.0 / HUGE)
     columns = np.flatnonzero(usable)
     constant = [names[int(k)] for k in np.flatnonzero(~usable)]
     return columns, mean[columns], scale[columns], constant
@@ -248,17 +250,17 @@ def prepare(
         noise_var = None if noise_var is None else noise_var[used]
         groups = None if groups is None else check_groups(groups[used], int(used.sum()))
     size = float(np.abs(y).max())
-    if size > _HUGE:
+    if size > HUGE:
         raise InputError(f"y reaches {size:.1e}; its square would overflow. Rescale it.")
     raw = merge_rows(X, y, weight, noise_var, groups)
     columns, x_mean, x_scale, constant = standardise_columns(raw.X, raw.c, names)
     y_mean = float(raw.c @ raw.t / raw.c.sum())
     spread = float(np.sqrt((raw.c @ (raw.t - y_mean) ** 2 + raw.q.sum()) / raw.c.sum()))
-    constant_target = spread <= max(_CONSTANT * size, 1.0 / _HUGE)
+    constant_target = spread <= max(_CONSTANT * size, 1.0 / HUGE)
     # A constant target has no scale of its own: the size of the constant takes its place.
     y_scale = spread
     if constant_target:
-        y_scale = size if size > 1.0 / _HUGE else 1.0
+        y_scale = size if size > 1.0 / HUGE else 1.0
     scaling = Scaling(columns, x_mean, x_scale, y_mean, y_scale)
     merged = Merged(
         X=scaling.inputs(raw.X),
@@ -271,10 +273,12 @@ def prepare(
         deviation=raw.deviation / y_scale,
         weight=raw.weight,
     )
-    return Prepared(_to_rows(merged, device, dtype), merged, scaling, constant, constant_target)
+    return Prepared(to_rows(merged, device, dtype), merged, scaling, constant, constant_target)
 
 
-def _to_rows(merged: Merged, device: torch.device, dtype: torch.dtype) -> Rows:
+def to_rows(merged: Merged, device: torch.device, dtype: torch.dtype) -> Rows:
+    """Merged rows as tensors for the engines."""
+
     def tensor(values: NDArray[Any]) -> torch.Tensor:
         return torch.as_tensor(values, dtype=dtype, device=device)
 

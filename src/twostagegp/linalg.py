@@ -20,6 +20,7 @@ __all__ = [
     "batch_solve",
     "block_inverses",
     "cholesky_solve",
+    "extended_cholesky",
     "safe_cholesky",
     "scaled_gram",
 ]
@@ -117,6 +118,51 @@ def batch_cholesky(K: Tensor) -> tuple[Tensor, Tensor]:
         except NumericalError:
             L[b] = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
     return L, fine
+
+
+def extended_cholesky(L: Tensor, K21: Tensor, K22: Tensor) -> Tensor | None:
+    r"""Factor of a matrix whose leading block is factorised already.
+
+    .. math::
+
+        \begin{pmatrix} K_{11} & K_{21}^\top \\ K_{21} & K_{22} \end{pmatrix}
+        = \begin{pmatrix} L & 0 \\ L_{21} & L_{22} \end{pmatrix}
+          \begin{pmatrix} L & 0 \\ L_{21} & L_{22} \end{pmatrix}^\top , \qquad
+        L_{21} = K_{21} L^{-\top} , \quad L_{22} L_{22}^\top = K_{22} - L_{21} L_{21}^\top .
+
+    With n known and m further rows that is of the order of :math:`n^2 m` instead of
+    :math:`(n + m)^3`.
+
+    Parameters
+    ----------
+    L : Tensor of shape (n, n)
+        Lower factor of the leading block; not changed.
+    K21 : Tensor of shape (m, n)
+    K22 : Tensor of shape (m, m)
+
+    Returns
+    -------
+    factor : Tensor of shape (n + m, n + m) or None
+        None where the matrix is not positive definite to rounding, or not finite.
+
+    Examples
+    --------
+    >>> import torch
+    >>> K = torch.tensor([[4.0, 2.0, 1.0], [2.0, 3.0, 0.5], [1.0, 0.5, 2.0]], dtype=torch.float64)
+    >>> L = extended_cholesky(torch.linalg.cholesky(K[:2, :2]), K[2:, :2], K[2:, 2:])
+    >>> bool(torch.allclose(L @ L.T, K))
+    True
+    """
+    n, m = len(L), len(K22)
+    L21 = torch.linalg.solve_triangular(L, K21.T, upper=False).T
+    L22, info = torch.linalg.cholesky_ex(K22 - L21 @ L21.T)
+    if bool(info.any()) or not bool(torch.isfinite(L22.diagonal()).all()):
+        return None
+    factor = L.new_zeros(n + m, n + m).T  # column by column, as LAPACK has it
+    factor[:n, :n] = L
+    factor[n:, :n] = L21
+    factor[n:, n:] = L22
+    return factor
 
 
 def cholesky_solve(L: Tensor, b: Tensor) -> Tensor:

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from copy import copy
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ from torch import Tensor
 from twostagegp.candidates import Candidate
 from twostagegp.engines.base import Engine, Posterior
 from twostagegp.errors import InputError, NotFittableError, TwoStageGPError
+from twostagegp.growth import Growth
 from twostagegp.kernels import Kernel, NamedKernel, Vector
 from twostagegp.rows import Merged, Rows
 from twostagegp.stack import simplex_weights
@@ -62,6 +64,9 @@ class MeanModel(Protocol):
 
     def predict(self, X: Tensor) -> Tensor:
         """Prediction at standardised inputs, shape (n,)."""
+
+    def extended(self, growth: Growth, keep_factors: bool) -> Self:
+        """The same model with more rows; held-out residuals stay those of the fit."""
 
 
 class ConstantMean:
@@ -102,6 +107,12 @@ class ConstantMean:
         """The same number for every row."""
         return torch.full((X.shape[0],), self.value, dtype=X.dtype, device=X.device)
 
+    def extended(self, growth: Growth, keep_factors: bool) -> ConstantMean:
+        """The mean of all rows."""
+        merged, model = growth.data.merged, copy(self)
+        model.value = float(merged.c @ merged.t / merged.c.sum())
+        return model
+
 
 class RidgeMean:
     """Kernel ridge at fixed hyperparameters.
@@ -119,6 +130,9 @@ class RidgeMean:
     heldout_residuals : array of shape (n,), optional
         Residuals from elsewhere (refits); by default closed-form leave-one-out.
     """
+
+    #: The posterior with its factor, once there was an update: the next one is cheap then.
+    _whole: Posterior | None = None
 
     def __init__(
         self,
@@ -142,9 +156,26 @@ class RidgeMean:
         posterior.drop_factor()
         self.posterior = posterior
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_whole"}
+
     def predict(self, X: Tensor) -> Tensor:
         """Posterior mean."""
         return self.posterior.mean(X)
+
+    def extended(self, growth: Growth, keep_factors: bool) -> RidgeMean:
+        """The same hyperparameters conditioned on more rows.
+
+        The first update factorises all rows, as the fit has not kept the factor; with
+        ``keep_factors`` those after it do not. Pickles and files go without.
+        """
+        known = self.posterior if self._whole is None else self._whole
+        whole = known.extended(growth.data.rows, growth.changed_rows)
+        model = copy(self)
+        model._whole = whole if keep_factors else None
+        model.posterior = copy(whole)
+        model.posterior.drop_factor()
+        return model
 
 
 class NeighborMean:
@@ -174,6 +205,12 @@ class NeighborMean:
     def predict(self, X: Tensor) -> Tensor:
         """Posterior mean."""
         return self.posterior.mean(X)
+
+    def extended(self, growth: Growth, keep_factors: bool) -> NeighborMean:
+        """The same hyperparameters, with more rows to be near."""
+        model = copy(self)
+        model.posterior = self.posterior.extended(growth.data.rows, growth.changed_rows)
+        return model
 
 
 def _predict_unseen(engine: Engine, unseen: Rows, candidate: Candidate) -> Array:

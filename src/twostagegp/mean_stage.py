@@ -11,7 +11,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from twostagegp.crossfit import RegressorMean, assign_folds
 from twostagegp.engines.base import Engine
 from twostagegp.engines.exact import ExactEngine
 from twostagegp.errors import InputError, TwoStageGPError
+from twostagegp.growth import Growth
 from twostagegp.inputs import Prepared
 from twostagegp.kernels import KERNELS, Kernel, NamedKernel
 from twostagegp.mean import (
@@ -123,6 +124,12 @@ class StackedMean:
         w = torch.as_tensor(self.weights[kept]).to(each)[:, None]
         mean = (w * each).sum(0)
         return mean, (w * (each - mean).square()).sum(0).sqrt()
+
+    def extended(self, growth: Growth, keep_factors: bool) -> StackedMean:
+        """The same weights over models with more rows; models without weight are left out."""
+        kept = [k for k, weight in enumerate(self.weights) if weight > 0.0]
+        models = [self.models[k].extended(growth, keep_factors) for k in kept]
+        return replace(self, models=models, weights=self.weights[kept])
 
     @property
     def heldout_disagreement(self) -> Array:

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Rows", "group_blocks", "merge_rows"]
+__all__ = ["Merged", "Rows", "group_blocks", "lexicographic", "merge_rows"]
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def merge_rows(
     group_column = np.zeros(n) if groups is None else groups.astype(np.float64)
     # + 0.0 turns -0.0 into 0.0, which compare equal but differ as bytes.
     key = np.column_stack([X, extra_column, group_column]) + 0.0
-    by_key = _lexicographic(key)
+    by_key = lexicographic(key)
     ordered = key[by_key]
     new = np.append(True, (ordered[1:] != ordered[:-1]).any(1))
     inverse = np.empty(n, dtype=np.int64)
@@ -234,7 +234,7 @@ def _pooled(
     return c, t, q
 
 
-def _lexicographic(key: NDArray[np.float64]) -> NDArray[np.int64]:
+def lexicographic(key: NDArray[np.float64]) -> NDArray[np.int64]:
     """Stable order of rows by their first column, ties by the second, and so on.
 
     Most tables have few ties in some column, so the rows are sorted by one column at a time, and

@@ -24,8 +24,10 @@ from torch import Tensor
 
 from twostagegp.calibration import Calibration, calibrate_locally, calibrate_scale
 from twostagegp.candidates import Ladder
-from twostagegp.engines.exact import ExactEngine, Work
+from twostagegp.engines.exact import ExactEngine, Work, can_keep_factors
 from twostagegp.engines.neighbors import NeighborEngine
+from twostagegp.errors import InputError
+from twostagegp.growth import NOTHING_TO_KEEP, Growth
 from twostagegp.inputs import Prepared
 from twostagegp.kernels import Kernel, NamedKernel, inverse_lengthscale_shares
 from twostagegp.local_scale import Situation
@@ -128,6 +130,30 @@ class TwoStageFit:
         situation = Situation(_numpy(X), _numpy(mean), _numpy(sigma2), _numpy(disagreement))
         factors = self.calibration.local.factor(situation)
         return mean, latent, torch.as_tensor(factors).to(latent)
+
+    def extended(self, growth: Growth, residuals: Array) -> TwoStageFit:
+        """The same hyperparameters, weights and calibration with more rows.
+
+        ``residuals`` are the errors of predictions of the new rows, made without them.
+        """
+        variance = self.variance
+        if isinstance(variance, ConstantVariance):
+            raise InputError(NOTHING_TO_KEEP)
+        if not isinstance(variance, GPVariance):
+            raise InputError(
+                "method='svgp' cannot be updated: its inducing points are trained on all rows. "
+                "Call fit with all rows, or use method='neighbors' or 'exact'."
+            )
+        keep = False
+        if self.method[0] == "exact":
+            X = growth.data.rows.X
+            ridges = sum(isinstance(model, RidgeMean) for model in self.mean.models)
+            keep = can_keep_factors(len(X), 1 + ridges, X.device, X.element_size())
+        return replace(
+            self,
+            mean=self.mean.extended(growth, keep),
+            variance=variance.extended(growth, residuals),
+        )
 
     def relevance(self, n_features: int) -> Array:
         """Inverse lengthscales of the mean's kernels, weighted as in the stack."""

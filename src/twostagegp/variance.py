@@ -15,7 +15,7 @@ paper's way.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ from torch import Tensor
 
 from twostagegp.candidates import Candidate, Ladder, climb, fitted_only, train_with
 from twostagegp.engines.base import Engine, Posterior
+from twostagegp.engines.exact import ExactPosterior
+from twostagegp.growth import Growth
 from twostagegp.kernels import Kernel
 from twostagegp.rows import Merged, Rows
 from twostagegp.search.kernel_search import KernelSearch
@@ -78,6 +80,17 @@ class GPVariance:
     def latent_covariance(self, X: Tensor) -> Tensor:
         """Covariance of the function, shape (n, n)."""
         return self.posterior.covariance(X)
+
+    def extended(self, growth: Growth, residuals: Array) -> GPVariance:
+        """The same hyperparameters conditioned on more rows.
+
+        ``residuals`` are errors of predictions of the new rows before they were known; like the
+        held-out variances, which stay those of the fit, no prediction depends on them.
+        """
+        rows, posterior = growth.data.rows, self.posterior
+        if isinstance(posterior, ExactPosterior):
+            rows = growth.with_target(posterior.rows, residuals)
+        return replace(self, posterior=posterior.extended(rows, growth.changed_rows))
 
 
 class ConstantVariance:

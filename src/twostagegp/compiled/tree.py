@@ -36,10 +36,21 @@ TOGETHER = 16
 
 @njit(**OPTIONS)
 def _select(values, order, low, high, middle):
-    """Reorder ``order[low:high]`` so that ``values`` left of ``middle`` are not larger."""
+    """Reorder ``order[low:high]`` so that ``values`` left of ``middle`` are not larger.
+
+    Pivots come from scattered places: at fixed ones, sorted rows with a few more after them, as an
+    update leaves them, would take time with the square of their number.
+    """
     high -= 1
+    number = 1
     while high > low:
-        x, y, z = values[order[low]], values[order[(low + high) // 2]], values[order[high]]
+        size = high - low + 1
+        number = number * 48271 % 2147483647
+        x = values[order[low + number % size]]
+        number = number * 48271 % 2147483647
+        y = values[order[low + number % size]]
+        number = number * 48271 % 2147483647
+        z = values[order[low + number % size]]
         pivot = max(min(x, y), min(max(x, y), z))
         i, j = low, high
         while i <= j:

@@ -52,6 +52,9 @@ class Posterior(Protocol):
     def drop_factor(self) -> None:
         """Forget what only variances need, to save memory; the mean still works."""
 
+    def extended(self, rows: Rows, changed: Tensor) -> Self:
+        """The same hyperparameters conditioned on these rows, some changed, and new ones after."""
+
 
 class Trainable(Protocol):
     """Rows that pose training problems: all that training a candidate needs of an engine."""

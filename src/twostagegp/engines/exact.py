@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,19 +24,28 @@ from torch import Tensor
 from twostagegp import objectives
 from twostagegp.errors import MemoryBudgetError
 from twostagegp.kernels import Kernel, Vector
-from twostagegp.linalg import cholesky_solve, safe_cholesky
+from twostagegp.linalg import cholesky_solve, extended_cholesky, safe_cholesky
 from twostagegp.memory import available_bytes
 from twostagegp.objectives import Factored, Heldout
 from twostagegp.rows import Rows
 from twostagegp.training import ObjectiveName, Problem
 
-__all__ = ["ExactEngine", "ExactPosterior", "Work", "check_memory", "exact_bytes"]
+__all__ = [
+    "ExactEngine",
+    "ExactPosterior",
+    "Work",
+    "can_keep_factors",
+    "check_memory",
+    "exact_bytes",
+]
 
 #: Entries of a (queries, rows) panel during prediction: 128 MiB in float64.
 _CHUNK_ENTRIES = 1 << 24
 #: n x n matrices alive at the worst moment of one training step: K, its distances, the
 #: matrix with noise, L, the inverse, W and two temporaries.
 _LIVE_MATRICES = 8
+#: The same when a conditioned model grows: K, its distances, a factor and a temporary.
+_GROWING_MATRICES = 4
 
 
 def exact_bytes(n: int, itemsize: int = 8) -> int:
@@ -59,6 +69,26 @@ def check_memory(n: int, device: torch.device, itemsize: int = 8) -> None:
             "TwoStageGPRegressor(method='neighbors') or GPNNRegressor, or fit a random subset of "
             f"at most {math.isqrt(available // (_LIVE_MATRICES * itemsize))} rows."
         )
+
+
+def can_keep_factors(n: int, factors: int, device: torch.device, itemsize: int = 8) -> bool:
+    """Whether a model that grows to n distinct rows can keep the factors of all its kernels.
+
+    Raises before a growth is begun for which there is no memory even with one factor at a time.
+    """
+    one, available = n * n * itemsize, available_bytes(device)
+    if available is None or (_GROWING_MATRICES + factors) * one <= available:
+        return True
+    needed = (_GROWING_MATRICES + 1) * one
+    if needed > available:
+        most = math.isqrt(available // ((_GROWING_MATRICES + 1) * itemsize))
+        raise MemoryBudgetError(
+            f"an update to {n} distinct rows needs about {needed / 2**30:.1f} GiB, and "
+            f"{available / 2**30:.1f} GiB are free on {device}: enough for {most} distinct rows. "
+            "Add fewer rows, or fit TwoStageGPRegressor(method='neighbors') or GPNNRegressor to "
+            "all of them."
+        )
+    return False
 
 
 @dataclass
@@ -143,6 +173,42 @@ class ExactPosterior:
 
     def drop_factor(self) -> None:
         self._factor = None
+
+    def extended(self, rows: Rows, changed: Tensor) -> ExactPosterior:
+        """The same hyperparameters conditioned on more rows.
+
+        The factor is taken over up to the first row that has changed; from there on, and for the
+        rows that are new, it is computed. Where it was dropped, all of it is.
+
+        Parameters
+        ----------
+        rows : Rows
+            These rows, in their order, and new ones after them.
+        changed : integer Tensor
+            Those of these rows whose weight is another one now.
+        """
+        posterior = copy(self)
+        posterior.rows = rows
+        factor = None
+        if self._factor is not None:
+            factor = posterior._grown_factor(self._factor, changed)
+        if factor is None:
+            posterior.rebuild_factor()
+        else:
+            posterior._factor = factor
+        posterior.alpha = cholesky_solve(posterior.L, rows.t)
+        return posterior
+
+    def _grown_factor(self, L: Tensor, changed: Tensor) -> Tensor | None:
+        """The factor of all rows, from one of the first of them."""
+        same = int(changed.min()) if len(changed) else len(L)
+        if same == 0:
+            return None
+        theta, X = self.parameters[:-1], self.rows.X
+        K22, _ = self.kernel.evaluate(X[same:], theta)
+        K22.diagonal().add_((self._noises() / self.rows.c)[same:] + self.jitter)
+        K21 = self.kernel.cross(X[same:], X[:same], theta)
+        return extended_cholesky(L[:same, :same], K21, K22)
 
     def _noises(self) -> Tensor:
         return self.noise + self.rows.extra

@@ -98,6 +98,19 @@ class IndexStore:
         self._indexes: dict[Metric, NeighborIndex] = {}
         self._answers: list[tuple[Remembered, Metric, int, Tensor]] = []
         self._lock = threading.Lock()
+        self._grown: weakref.ref[IndexStore] | None = None
+
+    def extended(self, rows: Rows) -> IndexStore:
+        """A store for other rows; who asks for the same rows shares it.
+
+        Indexes are built anew when they are first asked for, which is cheap beside what
+        predictions cost (benchmarks.update_speed).
+        """
+        grown = None if self._grown is None else self._grown()
+        if grown is None or grown.rows is not rows:
+            grown = IndexStore(rows)
+            self._grown = weakref.ref(grown)
+        return grown
 
     def __getstate__(self) -> dict[str, Any]:
         return {"rows": self.rows}
@@ -204,6 +217,14 @@ class NeighborEngine:
     def with_noise_floor(self, floor: float) -> NeighborEngine:
         """The same engine with another lower bound of the noise."""
         return replace(self, noise_floor=floor)
+
+    def extended(self, rows: Rows) -> NeighborEngine:
+        """The same engine on these rows and new ones after them."""
+        order = self.order
+        if order is not None:
+            places = torch.arange(len(self.rows), len(rows), device=order.device)
+            order = torch.cat([order, places.to(order)])
+        return replace(self, rows=rows, order=order, store=self.store.extended(rows))
 
     def metric(self, kernel: Kernel, theta: Vector) -> Metric:
         """The kernel's metric on these rows."""
@@ -340,3 +361,7 @@ class NeighborPosterior:
 
     def drop_factor(self) -> None:
         """Nothing to forget: no factor outlives a prediction."""
+
+    def extended(self, rows: Rows, changed: Tensor) -> NeighborPosterior:
+        """The same hyperparameters, with more rows to be near."""
+        return NeighborPosterior(self.kernel, self.parameters, self.engine.extended(rows))

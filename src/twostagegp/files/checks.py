@@ -26,6 +26,7 @@ __all__ = [
     "check_parameters",
     "check_prepared",
     "check_regressor",
+    "check_report",
     "check_rows",
     "check_scaling",
 ]
@@ -153,6 +154,19 @@ def check_local_rows(rows: Any) -> None:
     fine = fine and rows.theta.shape == (rows.kernel.size,)
     fine = fine and rows.kernel.n_features == len(rows.view.columns)
     _require(fine, "neighbours of other rows")
+
+
+def check_report(report: Any) -> None:
+    """Updates that the next one can go on from."""
+    from twostagegp.drift import start_evidence
+
+    for update in report.updates:
+        fine = isinstance(update, dict) and type(update.get("rows")) is int
+        fine = fine and isinstance(update.get("when"), str)
+        log_S: Any = update.get("log_evidence") if fine else None
+        fine = isinstance(log_S, list) and len(log_S) == len(start_evidence())
+        fine = fine and all(isinstance(value, float) for value in log_S)
+        _require(fine, "an update without its figures")
 
 
 def check_regressor(model: Any) -> None:

@@ -239,8 +239,10 @@ PARTS: dict[str, Part] = {
         "constant_columns:list device:str dtype:str mean:str variance:str calibration:str "
         "noise_std:number seconds:dict evaluations:int full_evaluations:int "
         "full_factorisations:int seconds_saved:number gradient_norm:number jitter:number "
-        "refits:int candidates:list variance_candidates:list warnings:list encoded_columns?:list",
-        defaults=(("encoded_columns", []),),
+        "refits:int candidates:list variance_candidates:list warnings:list encoded_columns?:list "
+        "updates?:list refit_due?:str",
+        defaults=(("encoded_columns", []), ("updates", []), ("refit_due", "")),
+        check=checks.check_report,
     ),
     # engines
     "ExactPosterior": _part(
@@ -260,7 +262,7 @@ PARTS: dict[str, Part] = {
     "IndexStore": _part(
         "engines.neighbors",
         "rows:Rows",
-        forgotten=("_indexes", "_answers", "_lock"),
+        forgotten=("_indexes", "_answers", "_lock", "_grown"),
         make=rebuild.make_by_constructor,
     ),
     "NeighborPosterior": _part(
@@ -284,6 +286,7 @@ PARTS: dict[str, Part] = {
         "mean",
         "candidate:Candidate kernel:$K parameters:array posterior:ExactPosterior label:str "
         "heldout_residuals:array",
+        forgotten=("_whole",),
     ),
     "NeighborMean": _part(
         "mean",
