@@ -21,10 +21,10 @@ from twostagegp.report.facts import TestRows, read_rows
 from twostagegp.report.figures import axes, picture
 from twostagegp.report.fitted import made_by, outside_training, time_rows
 from twostagegp.report.inputs import (
-    MOST_SLICES,
     effect_rows,
     ranked,
     slice_entries,
+    slice_features,
     typical_words,
 )
 from twostagegp.report.page import Picture
@@ -80,7 +80,7 @@ def classification_context(model: Any, X: Any, y: Any) -> dict[str, Any]:
     answers = Answers(model)
     order = ranked(shuffle_effects(answers, rows.frame))
     outside = outside_training(model, model._inputs(as_given(model, rows.frame)))
-    slices = make_slices(answers, rows.frame, [name for name, _ in order[:MOST_SLICES]])
+    slices = make_slices(answers, rows.frame, slice_features(order))
     report = model.fit_report_
     advice = class_advice(report, answered.n, outside, met) + _trust(answered)
     label = "probability"

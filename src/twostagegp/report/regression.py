@@ -24,10 +24,10 @@ from twostagegp.report.fitted import (
     time_rows,
 )
 from twostagegp.report.inputs import (
-    MOST_SLICES,
     effect_rows,
     ranked,
     slice_entries,
+    slice_features,
     typical_words,
 )
 from twostagegp.report.page import Picture
@@ -214,8 +214,7 @@ def calibration_pictures(one: Predicted) -> list[Picture]:
 def _slices(
     answers: Answers, rows: TestRows, order: list[tuple[str, float]], name: str, j: int
 ) -> dict[str, Any]:
-    features = [feature for feature, _ in order[:MOST_SLICES]]
-    slices = make_slices(answers, rows.frame, features)
+    slices = make_slices(answers, rows.frame, slice_features(order))
     label = "predicted" if name == "the target" else f"predicted {plain(name, 24)}"
     return {
         "slices": slice_entries(slices, answers, label, j),
