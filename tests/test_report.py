@@ -278,6 +278,7 @@ def test_rows_outside_the_training_range_are_counted_unless_usual():
 # --- any model, any rows -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_several_targets_have_a_section_each(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 1))
@@ -297,7 +298,7 @@ def test_several_targets_have_a_section_each(tmp_path):
     [
         pytest.param(GPNNRegressor(random_state=0), 12, False, marks=pytest.mark.slow),
         (ExactGPRegressor(), 1, False),
-        (ExactGPRegressor(), 12, True),
+        pytest.param(ExactGPRegressor(), 12, True, marks=pytest.mark.slow),
     ],
     ids=["neighbours", "one test row", "constant target"],
 )
