@@ -108,7 +108,7 @@ def search_table(search: Iterable[dict[str, Any]], stage: str) -> list[dict[str,
     ]
 
 
-def search_pictures(search: Any) -> list[Picture]:
+def search_pictures(search: Any, x_label: str | None = None) -> list[Picture]:
     """One picture a stage of the kernels that were tried."""
     if not len(search) or not any(math.isfinite(row["score"]) for row in search):
         return []
@@ -121,6 +121,8 @@ def search_pictures(search: Any) -> list[Picture]:
         ax = axes(3.9, min(6.0, 1.2 + 0.22 * max(8, len(rows))))
         draw_stage(search, stage, ax)
         ax.set_title("")  # the page has a heading
+        if x_label is not None:
+            ax.set_xlabel(x_label)
         best = sorted(rows, key=lambda row: float(row["score"]))
         said = "; ".join(f"{row['kernel']} {number(row['score'])}" for row in best[:8])
         tried = f"Kernels tried for the {_STAGES.get(stage, stage)}"
