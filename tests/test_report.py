@@ -264,6 +264,7 @@ def test_biased_and_overconfident_predictions_are_called_that(regressor, test_ro
 def test_coverage_is_judged_with_chance_allowed_for():
     kinds = [coverage_words(inside, 100, 0.95)[0] for inside in (89, 90, 95, 99, 100)]
     assert kinds == ["narrow", "hold", "hold", "hold", "wide"]
+    assert "slightly too narrow" in coverage_words(94_600, 100_000, 0.95)[1]
 
 
 def test_rows_outside_the_training_range_are_counted_unless_usual():
