@@ -21,10 +21,13 @@ from twostagegp import (
 from twostagegp.errors import InputError
 from twostagegp.report import write_report
 from twostagegp.report.advice import regression_advice
-from twostagegp.report.facts import predict_rows, read_rows, thin
+from twostagegp.report.facts import Predicted, predict_rows, read_rows, thin
+from twostagegp.report.fitted import outside_training
 from twostagegp.report.page import render_page, template_text
+from twostagegp.report.scatter import scatter
 from twostagegp.report.words import coverage_words
 from twostagegp.report.write import report_context
+from twostagegp.shape import GAUSSIAN
 from twostagegp.slices import Answers, make_slices, shuffle_effects
 
 EVIL = "<script>alert('column')</script>"
@@ -261,15 +264,26 @@ def test_biased_and_overconfident_predictions_are_called_that(regressor, test_ro
 def test_coverage_is_judged_with_chance_allowed_for():
     kinds = [coverage_words(inside, 100, 0.95)[0] for inside in (89, 90, 95, 99, 100)]
     assert kinds == ["narrow", "hold", "hold", "hold", "wide"]
+    assert "slightly too narrow" in coverage_words(94_600, 100_000, 0.95)[1]
+
+
+def test_rows_outside_the_training_range_are_counted_unless_usual():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2))
+    model = ExactGPRegressor().fit(X, X[:, 0])
+    assert not outside_training(model, rng.normal(size=(30, 2))).any()
+    far = X + np.where(np.arange(40)[:, None] < 15, 50.0, 0.0)
+    assert outside_training(model, far).sum() == 15
 
 
 # --- any model, any rows -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_several_targets_have_a_section_each(tmp_path):
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(40, 3))
-    Y = pd.DataFrame({"height": X[:, 0], "width": X[:, 1] + 0.1 * rng.normal(size=40)})
+    X = rng.normal(size=(40, 1))
+    Y = pd.DataFrame({"height": X[:, 0], "width": -X[:, 0] + 0.1 * rng.normal(size=40)})
     model = ExactGPRegressor().fit(X[:25], Y[:25])
     html = write_report(model, X[25:], Y[25:], tmp_path / "page.html").read_text("utf-8")
     reader = read_page(html)
@@ -285,22 +299,33 @@ def test_several_targets_have_a_section_each(tmp_path):
     [
         pytest.param(GPNNRegressor(random_state=0), 12, False, marks=pytest.mark.slow),
         (ExactGPRegressor(), 1, False),
-        (ExactGPRegressor(), 12, True),
+        pytest.param(ExactGPRegressor(), 12, True, marks=pytest.mark.slow),
     ],
     ids=["neighbours", "one test row", "constant target"],
 )
 def test_odd_models_and_rows_have_a_page(tmp_path, model, n, constant):
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(60, 2))
-    y = np.ones(60) if constant else X[:, 0] + 0.1 * rng.normal(size=60)
+    X = rng.normal(size=(32, 1))
+    y = np.ones(32) if constant else X[:, 0] + 0.1 * rng.normal(size=32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a constant target is warned about in fit
-        model.fit(X[:48], y[:48])
-    html = write_report(model, X[48 : 48 + n], y[48 : 48 + n], tmp_path / "p.html").read_text()
+        model.fit(X[:20], y[:20])
+    html = write_report(model, X[20 : 20 + n], y[20 : 20 + n], tmp_path / "p.html").read_text()
     assert read_page(html).open == []
     assert "nan" not in re.sub(r"<script.*?</script>|src=\"[^\"]*\"", "", html, flags=re.S).lower()
 
 
+def test_points_of_many_rows_are_a_sample():
+    y = np.random.default_rng(0).normal(size=5000)
+    one = Predicted("y", y, np.zeros(5000), np.ones(5000), GAUSSIAN)
+    found = scatter(one, [str(i) for i in range(5000)])
+    assert found["thinned"]
+    assert len(found["points"]) == len(found["data"]["points"]) == 400
+    inside = int((np.abs(y) <= 1.959964).sum())
+    assert found["data"]["levels"][45]["inside"] == inside  # figures use every row
+
+
+@pytest.mark.slow
 def test_page_of_many_rows_is_small(regressor, tmp_path):
     X, y = _table(3000, 2)
     path = write_report(regressor, X, y, tmp_path / "page.html")

@@ -117,7 +117,7 @@ def plot_class_reliability(
     left = max(0.0, min([*at, *shares]) - 0.08)
     ax.set_xlim(left, 1.0)
     ax.set_ylim(min(left, *(b["low"] for b in bins)), 1.02)
-    ax.legend(loc="best", **LEGEND)
+    ax.legend(loc="lower right", **LEGEND)
 
 
 def plot_risk_coverage(

@@ -38,7 +38,8 @@ def plot_slice(ax: Axes, one: Slice, y_label: str = "predicted", column: int | N
         From :func:`twostagegp.slices.make_slices`.
     y_label : str
     column : int, optional
-        Which target or class; all of them by default.
+        Which target or class; all of them by default, of more than four classes those whose
+        probability changes most.
 
     Examples
     --------
@@ -53,7 +54,7 @@ def plot_slice(ax: Axes, one: Slice, y_label: str = "predicted", column: int | N
     >>> ax.get_xlabel()
     'size'
     """
-    shown = range(len(one.names)) if column is None else [column]
+    shown = _busiest(one) if column is None else [column]
     places, spread = axis_places(one.grid), 0.0
     for turn, k in enumerate(shown):
         colour, dash = _CLASSES[turn % 4], _DASHES[turn % 4]
@@ -72,6 +73,12 @@ def plot_slice(ax: Axes, one: Slice, y_label: str = "predicted", column: int | N
     mark_rows(ax, one.grid)
     if len(shown) > 1:
         ax.legend(loc="best", **LEGEND)
+
+
+def _busiest(one: Slice) -> list[int]:
+    """The columns of the answers that change most, at most four, in their own order."""
+    change = np.ptp(one.middle, axis=0)
+    return sorted(np.argsort(-change, kind="stable")[: len(_CLASSES)].tolist())
 
 
 def axis_places(grid: Grid) -> Any:

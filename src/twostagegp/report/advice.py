@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twostagegp.report.words import chance_range, number, percent, plural
+from twostagegp.report.words import SLIGHT, chance_range, number, percent, plural
 
 __all__ = ["class_advice", "note", "regression_advice"]
 
@@ -34,7 +34,8 @@ def regression_advice(
     found += _common(report, one.n, outside, met)
     inside = int(one.inside(0.95).sum())
     low, high = chance_range(one.n, 0.95)
-    if inside < low:
+    slight = abs(inside / one.n - 0.95) < SLIGHT
+    if inside < low and not slight:
         found.append(
             note(
                 f"The 95 % intervals are too narrow on these rows: {percent(inside / one.n, 1)} "
@@ -44,7 +45,7 @@ def regression_advice(
                 "CVPlusRegressor gives intervals with a guarantee.",
             )
         )
-    if inside > high:
+    if inside > high and not slight:
         found.append(
             note(
                 f"The 95 % intervals are wider than needed: {percent(inside / one.n, 1)} of the "

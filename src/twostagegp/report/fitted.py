@@ -56,11 +56,15 @@ def fit_words(report: Any, search: Iterable[dict[str, Any]]) -> list[str]:
     if used:
         lead = used[0]
         text = f"The mean is {report.mean}. "
-        text += f"{plural(len(mean), 'kernel')} (shapes of curve) {_was(len(mean))} tried"
-        if len(mean) > 1:
-            text += ", and scores on training rows that were held out decided"
         kind = describe_kernel(lead["kernel"])
-        text += f"; {lead['kernel']} has the most weight ({percent(lead['weight'])})"
+        if len(mean) > 1:
+            text += (
+                f"{len(mean)} kernels (shapes of curve) were tried, and scores on training rows "
+                f"that were held out decided; {lead['kernel']} has the most weight "
+                f"({percent(lead['weight'])})"
+            )
+        else:
+            text += f"One kernel (shape of curve) was tried, {lead['kernel']}"
         words.append(text + (f", which says that the outcome is {kind}." if kind else "."))
     else:
         words.append(f"The mean is {report.mean}.")
@@ -73,10 +77,6 @@ def fit_words(report: Any, search: Iterable[dict[str, Any]]) -> list[str]:
             f"{number(2.0 * report.noise_std)} around the true mean, for 95 of 100 outcomes."
         )
     return words
-
-
-def _was(n: int) -> str:
-    return "was" if n == 1 else "were"
 
 
 def describe_kernel(label: str) -> str:
@@ -108,7 +108,7 @@ def search_table(search: Iterable[dict[str, Any]], stage: str) -> list[dict[str,
     ]
 
 
-def search_pictures(search: Any) -> list[Picture]:
+def search_pictures(search: Any, x_label: str | None = None) -> list[Picture]:
     """One picture a stage of the kernels that were tried."""
     if not len(search) or not any(math.isfinite(row["score"]) for row in search):
         return []
@@ -116,11 +116,13 @@ def search_pictures(search: Any) -> list[Picture]:
     pictures = []
     for stage in stages:
         rows = [row for row in search if row["stage"] == stage and math.isfinite(row["score"])]
-        if not rows:
+        if len(rows) < 2:
             continue
         ax = axes(3.9, min(6.0, 1.2 + 0.22 * max(8, len(rows))))
         draw_stage(search, stage, ax)
         ax.set_title("")  # the page has a heading
+        if x_label is not None:
+            ax.set_xlabel(x_label)
         best = sorted(rows, key=lambda row: float(row["score"]))
         said = "; ".join(f"{row['kernel']} {number(row['score'])}" for row in best[:8])
         tried = f"Kernels tried for the {_STAGES.get(stage, stage)}"
@@ -177,19 +179,25 @@ def _leading_kernel(model: Any, j: int) -> str | None:
 
 
 def outside_training(model: Any, numbers: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Test rows with a number outside the range of the training rows, shape (n,)."""
+    """Test rows with a number far outside the range of the training rows, shape (n,).
+
+    None are named where no more are outside than in any other sample of rows: of n training rows
+    and d columns, a new row lies outside some column's range with probability up to 2d / (n + 1).
+    """
     table = getattr(getattr(getattr(model, "_fit", None), "latents", None), "table", None)
     if table is not None:
         known, Z = np.asarray(table.X), numbers
     else:
         data = model._data[0]
         known, Z = data.merged.X, data.scaling.inputs(numbers)
+    none = np.zeros(len(Z), dtype=bool)
     if known.shape[1] == 0:
-        return np.zeros(len(Z), dtype=bool)
+        return none
     low, high = known.min(0), known.max(0)
     room = 0.05 * (high - low)
     flags: NDArray[np.bool_] = ((low - room > Z) | (high + room < Z)).any(1)
-    return flags
+    usual = 2.0 * known.shape[1] / (len(known) + 1.0)
+    return flags if flags.mean() > usual else none
 
 
 def time_rows(seconds: dict[str, float], predict: float, n: int) -> list[dict[str, str]]:

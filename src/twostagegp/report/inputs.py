@@ -12,7 +12,7 @@ from twostagegp.report.figures import axes, picture
 from twostagegp.report.words import cell, number, percent
 from twostagegp.slices import Answers, Slice
 
-__all__ = ["MOST_SLICES", "effect_rows", "ranked", "slice_entries", "typical_words"]
+__all__ = ["effect_rows", "ranked", "slice_entries", "slice_features", "typical_words"]
 
 #: Features whose slices are drawn.
 MOST_SLICES = 6
@@ -25,6 +25,11 @@ def ranked(effects: dict[str, Any], column: int | None = None) -> list[tuple[str
         for name, values in effects.items()
     }
     return sorted(size.items(), key=lambda item: -item[1])
+
+
+def slice_features(order: list[tuple[str, float]]) -> list[str]:
+    """Columns to slice along: those that matter most, and matter at all."""
+    return [name for name, effect in order[:MOST_SLICES] if effect > 0.0]
 
 
 def effect_rows(

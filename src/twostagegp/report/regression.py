@@ -24,10 +24,10 @@ from twostagegp.report.fitted import (
     time_rows,
 )
 from twostagegp.report.inputs import (
-    MOST_SLICES,
     effect_rows,
     ranked,
     slice_entries,
+    slice_features,
     typical_words,
 )
 from twostagegp.report.page import Picture
@@ -165,11 +165,12 @@ def level_table(one: Predicted) -> list[dict[str, Any]]:
 
 def calibration_words(one: Predicted) -> str:
     """What the two pictures say, by a test of uniformity."""
-    p = float(stats.kstest(one.pit, "uniform").pvalue)
+    test = stats.kstest(one.pit, "uniform")
+    p, gap = float(test.pvalue), percent(float(test.statistic), 1)
     if p >= 0.05:
         return (
             "A calibrated model's values are spread evenly; these are as even as chance would have "
-            f"them (Kolmogorov–Smirnov test, p = {p:.2f})."
+            f"them (Kolmogorov–Smirnov test, p = {p:.2f}, largest gap {gap})."
         )
     tail = float(np.mean((one.pit < 0.05) | (one.pit > 0.95)))
     shift = float(one.pit.mean()) - 0.5
@@ -181,7 +182,7 @@ def calibration_words(one: Predicted) -> str:
         why = f"outcomes are mostly {'above' if shift > 0 else 'below'} the middle prediction"
     return (
         "A calibrated model's values are spread evenly; these are not (Kolmogorov–Smirnov test, "
-        f"p = {number(p, 2)}): {why}."
+        f"p = {number(p, 2)}, largest gap {gap}): {why}."
     )
 
 
@@ -214,8 +215,7 @@ def calibration_pictures(one: Predicted) -> list[Picture]:
 def _slices(
     answers: Answers, rows: TestRows, order: list[tuple[str, float]], name: str, j: int
 ) -> dict[str, Any]:
-    features = [feature for feature, _ in order[:MOST_SLICES]]
-    slices = make_slices(answers, rows.frame, features)
+    slices = make_slices(answers, rows.frame, slice_features(order))
     label = "predicted" if name == "the target" else f"predicted {plain(name, 24)}"
     return {
         "slices": slice_entries(slices, answers, label, j),

@@ -105,6 +105,20 @@ def _core(ends: Array) -> Array:
     return np.quantile(ends, [0.01, 0.99])
 
 
+def tick_text(value: float) -> str:
+    """A round number, as short as it can be.
+
+    Examples
+    --------
+    >>> tick_text(250.0), tick_text(-2e-12), tick_text(0.5)
+    ('250', '−2e−12', '0.5')
+    """
+    text = number(value, 4)
+    if "e" in text:
+        return f"{value:.3g}".replace("e-0", "e-").replace("e+", "e").replace("-", "−")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 class _Axis:
     """A linear map from values to places, and its ticks."""
 
@@ -121,7 +135,7 @@ class _Axis:
     def ticks(self) -> list[tuple[float, str]]:
         found = MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]).tick_values(self.low, self.high)
         return [
-            (self.place(value), number(value, 4) if value else "0")
+            (self.place(value), tick_text(value))
             for value in found
             if self.low <= value <= self.high
         ]

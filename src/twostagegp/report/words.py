@@ -10,6 +10,7 @@ import pandas as pd
 from scipy import stats
 
 __all__ = [
+    "SLIGHT",
     "cell",
     "chance_range",
     "count",
@@ -18,6 +19,10 @@ __all__ = [
     "percent",
     "plural",
 ]
+
+
+#: Difference between promised and observed coverage that is called slight.
+SLIGHT = 0.01
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -129,6 +134,9 @@ def chance_range(n: int, share: float, level: float = 0.95) -> tuple[int, int]:
 def coverage_words(inside: int, n: int, level: float) -> tuple[str, str]:
     """Whether intervals hold: one of "hold", "narrow" and "wide", and a sentence.
 
+    With very many rows a difference that does not matter is still no chance: below one point of a
+    percent it is called slight.
+
     Examples
     --------
     >>> kind, text = coverage_words(80, 100, 0.95)
@@ -141,8 +149,9 @@ def coverage_words(inside: int, n: int, level: float) -> tuple[str, str]:
     allowed = (
         f"with so many rows chance alone gives {percent(low / n, 1)} to {percent(high / n, 1)}"
     )
+    slightly = "slightly " if abs(inside / n - level) < SLIGHT else ""
     if inside < low:
-        return "narrow", f"The {said} {seen}: they are too narrow ({allowed})."
+        return "narrow", f"The {said} {seen}: they are {slightly}too narrow ({allowed})."
     if inside > high:
-        return "wide", f"The {said} {seen}: they are wider than they need be ({allowed})."
+        return "wide", f"The {said} {seen}: they are {slightly}wider than they need be ({allowed})."
     return "hold", f"The {said} {seen}: they hold what they promise ({allowed})."
