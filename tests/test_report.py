@@ -237,6 +237,18 @@ def test_page_of_a_loaded_model_is_the_same_page(regressor, test_rows, page, tmp
     assert re.sub(timed, "", path.read_text("utf-8")) == re.sub(timed, "", page)
 
 
+@pytest.mark.slow
+def test_loaded_classifier_has_the_same_page_and_pictures(
+    classifier, test_rows, labels, class_page, tmp_path
+):
+    classifier.save(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    path = write_report(loaded, test_rows[0], labels, tmp_path / "page.html")
+    timed = r"<th scope=\"row\">predictions for .*?</td>"
+    assert re.sub(timed, "", path.read_text("utf-8")) == re.sub(timed, "", class_page)
+    assert len(loaded.plot()) == len(classifier.plot()) == 4
+
+
 def _advice(model, X, y):
     rows = read_rows(model, X, y, classes=False)
     (one,), _, met = predict_rows(model, rows)
