@@ -2,11 +2,13 @@
 
 import pickle
 import warnings
+from dataclasses import replace
 
 import gpytorch
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy import stats
 from scipy.special import softmax
 from sklearn.base import clone
@@ -21,9 +23,14 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from twostagegp import Training, TwoStageGPClassifier, TwoStageGPWarning
+from twostagegp.classification.dirichlet import Dirichlet
 from twostagegp.classification.probability import sampled_softmax
+from twostagegp.classification.refits import refit_folds
+from twostagegp.classification.table import make_table
+from twostagegp.classification.variance import ExactLatents, refit_latents, train_latents
 from twostagegp.classifier import EXACT_ROWS
 from twostagegp.errors import InputError
+from twostagegp.kernels import make_kernel
 
 #: A fit in a fraction of a second.
 QUICK = {"kernels": ("rbf",), "ard": False, "alpha_eps": 0.05, "random_state": 0}
@@ -659,3 +666,36 @@ def test_classifiers_that_take_no_weights_meet_repeated_rows():
         model.fit(X, y)
     assert any("KNeighborsClassifier takes no sample_weight" in str(w.message) for w in caught)
     assert model.score(X, y) > 0.6
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_random_labels_in_many_columns_do_not_make_it_confident(stages):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(560, 12)), rng.integers(0, 2, size=560)
+    model = TwoStageGPClassifier(stages=stages, kernels=("rbf", "matern32"), random_state=0)
+    model.fit(X[:60], y[:60])
+    assert log_loss(y[60:], model.predict_proba(X[60:])) < 0.76  # 1.2 at warm hyperparameters
+
+
+def test_refits_do_not_see_the_labels_of_the_fold():
+    X, y, _ = blobs(60)
+    table = make_table(X, y, 3, ["a", "b"], None, None, torch.device("cpu"), torch.float64)
+    latents = ExactLatents(table, _trained(table))
+    folds = refit_folds(table, np.random.default_rng(0))
+    means, variances = refit_latents(table, latents, 1e-6, folds)
+    assert means.shape == variances.shape == (60, 3)
+    assert (variances > 0.0).all()
+    # A row's own label moves neither its mean nor its variance.
+    other = replace(table, codes=np.where(np.arange(60) == 7, (table.codes + 1) % 3, table.codes))
+    again = ExactLatents(other, latents.trained)
+    changed, _ = refit_latents(other, again, 1e-6, folds)
+    np.testing.assert_allclose(changed[7], means[7], rtol=1e-6, atol=1e-6)
+    assert np.abs(changed - means).max() > 1e-3
+
+
+def _trained(table):
+    rng = np.random.default_rng(0)
+    choices = [(table.views[0], make_kernel("rbf", 2, True))]
+    everything = np.arange(len(table))
+    dirichlet = Dirichlet(0.05, 3, 0.0)
+    return train_latents(table, choices, dirichlet, None, everything, None, "loo", 1e-6, rng)

@@ -7,7 +7,10 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.neighbors import KNeighborsRegressor
 
 from twostagegp import ExactGPRegressor, Training, TwoStageGPRegressor, TwoStageGPWarning
+from twostagegp.candidates import Candidate
+from twostagegp.kernels import make_kernel
 from twostagegp.mean import rank_by_loo_error, rank_by_unseen_error
+from twostagegp.mean_stage import _of_both_forms
 
 FEW = {"kernels": ("rbf", "matern32"), "random_state": 0}
 
@@ -162,3 +165,20 @@ def test_one_kernel_that_fails_does_not_end_the_fit(monkeypatch):
     failures = {row["kernel"]: row["failure"] for row in model.search_ if row["stage"] == "mean"}
     assert any("made to fail" in text for text in failures.values())
     assert np.isfinite(model.predict(X)).all()
+
+
+def test_noise_in_many_columns_is_not_taken_for_signal():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(1060, 15)), rng.normal(size=1060)
+    model = TwoStageGPRegressor(kernels=("rbf", "matern32"), random_state=0).fit(X[:60], y[:60])
+    low, high = model.predict_interval(X[60:]).T
+    assert np.mean((low < y[60:]) & (y[60:] < high)) > 0.88  # 0.7 if the refits are warm
+    assert np.sqrt(np.mean((model.predict(X[60:]) - y[60:]) ** 2)) < 1.1
+
+
+def test_half_of_the_kernels_that_stay_have_one_lengthscale_where_rows_are_few():
+    candidates = [Candidate(make_kernel("rbf", 3, ard), "loo") for ard in [True] * 5 + [False] * 3]
+    kept = _of_both_forms(candidates, 4, m=40)
+    assert [c.kernel.ard for c in kept] == [True, True, False, False]
+    assert _of_both_forms(candidates[:5], 4, m=40) == candidates[:4]
+    assert _of_both_forms(candidates, 4, m=400) == candidates[:4]

@@ -55,6 +55,7 @@ __all__ = [
     "NamedKernel",
     "WrappedKernel",
     "inverse_lengthscale_shares",
+    "is_flexible",
     "make_kernel",
 ]
 
@@ -561,6 +562,19 @@ def inverse_lengthscale_shares(kernel: Kernel, parameters: Vector) -> Vector | f
 
 #: Names that a user may pass wherever a kernel is asked for.
 KERNELS = ("rbf", "matern12", "matern32", "matern52", "rq", "laplacian")
+
+
+def is_flexible(kernel: Kernel) -> bool:
+    """Whether a kernel has more parameters than a lengthscale, an outputscale and a shape.
+
+    Held-out scores at hyperparameters that have seen the row are too good for such kernels.
+
+    Examples
+    --------
+    >>> is_flexible(make_kernel("rq", 5)), is_flexible(make_kernel("rbf", 5, ard=True))
+    (False, True)
+    """
+    return len(kernel.start()) > 3
 
 
 def make_kernel(

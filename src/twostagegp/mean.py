@@ -30,10 +30,10 @@ from twostagegp.candidates import Candidate
 from twostagegp.engines.base import Engine, Posterior
 from twostagegp.errors import InputError, NotFittableError, TwoStageGPError
 from twostagegp.growth import Growth
-from twostagegp.kernels import Kernel, NamedKernel, Vector
+from twostagegp.kernels import Kernel, NamedKernel, Vector, is_flexible
 from twostagegp.rows import Merged, Rows
 from twostagegp.stack import simplex_weights
-from twostagegp.training import descend
+from twostagegp.training import descend, minimise
 
 __all__ = [
     "PENALTY_SHIFTS",
@@ -52,6 +52,8 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
+#: Rows a parameter below which a kernel is trained afresh without a fold; folds and steps of that.
+AFRESH_ROWS, AFRESH_FOLDS, AFRESH_STEPS = 25, 5, 60
 #: Shifts of the log penalty, equally spaced, that are tried after training by a density.
 PENALTY_SHIFTS = (-2.0, -1.0, 0.0, 1.0)
 
@@ -257,8 +259,9 @@ def refit_residuals(
 ) -> Array:
     """Leave-one-out residual of every row, at hyperparameters chosen without the row's fold.
 
-    Each refit starts from the parameters of the whole. The residual itself is the closed form on
-    all rows: one copy is left out and its twins stay, or the whole group is.
+    Where rows are few for the parameters of a kernel (:func:`trains_afresh`), it is trained again
+    from its start, as the fit was; otherwise from the parameters of the whole. The residual itself
+    is the closed form on all rows: one copy is left out and its twins stay, or the whole group is.
 
     Returns
     -------
@@ -267,18 +270,39 @@ def refit_residuals(
     """
     assert candidate.parameters is not None
     residual, slope = np.empty(len(folds)), np.empty(len(folds))
+    start, H = candidate.parameters, candidate.inverse_hessian
+    afresh = trains_afresh(candidate.kernel, len(folds))
+    if afresh:
+        folds = folds % AFRESH_FOLDS
     for fold in np.unique(folds):
         out = folds == fold
         problem = engine.subset(np.flatnonzero(~out)).problem(candidate.kernel, candidate.objective)
-        start, H = candidate.parameters, candidate.inverse_hessian
         try:
-            parameters = descend(problem, start, H, steps, tolerance=1e-3).parameters
+            if afresh:
+                parameters = minimise(problem, None, steps=AFRESH_STEPS, tolerance=1e-3).parameters
+            else:
+                parameters = descend(problem, start, H, steps, tolerance=1e-3).parameters
         except TwoStageGPError:
             parameters = start
         candidate.refit_evaluations += problem.evaluations
         held = engine.condition(candidate.kernel, candidate.with_penalty(parameters)).heldout()
         residual[out], slope[out] = (v.cpu().numpy()[out] for v in (held.residual, held.slope))
     return merged.unmerge(residual, slope)
+
+
+def trains_afresh(kernel: Kernel, m: int) -> bool:
+    """Whether m distinct rows are few for a kernel's parameters.
+
+    Thirty lengthscales chosen with a row in sight know it, and a few steps from there do not
+    forget it: held-out residuals would be far too small.
+
+    Examples
+    --------
+    >>> from twostagegp.kernels import make_kernel
+    >>> [trains_afresh(make_kernel("rbf", 10, ard), 100) for ard in (True, False)]
+    [True, False]
+    """
+    return is_flexible(kernel) and m < AFRESH_ROWS * len(kernel.start())
 
 
 def tune_penalty(engine: Engine, candidate: Candidate) -> None:

@@ -36,6 +36,7 @@ from twostagegp.mean import (
     rank_by_loo_error,
     rank_by_unseen_error,
     refit_residuals,
+    trains_afresh,
     tune_penalty,
 )
 from twostagegp.options import FULL_TRAINING_ROWS, MEDIUM_ROWS, SMALL_ROWS, Options, kernel_list
@@ -280,7 +281,7 @@ class _MeanBuilder(MeanReader):
         keep = REFIT_KEEP if self.m >= SMALL_ROWS else REFIT_KEEP // 2
         if refit and len(survivors) > keep:
             ranking = np.argsort(rank_by_loo_error(self.engine, survivors), kind="stable")
-            survivors = [survivors[i] for i in ranking[:keep]]
+            survivors = _of_both_forms([survivors[i] for i in ranking], keep, self.m)
         models: list[MeanModel] = []
         tuning = self.engine
         if self.m > TUNING_ROWS:
@@ -322,6 +323,18 @@ class _MeanBuilder(MeanReader):
         candidate = Candidate(kernel, "ridge", parameters, value=error)
         self.searched.append(candidate)
         return RidgeMean(candidate, parameters, self.engine, self.data.merged)
+
+
+def _of_both_forms(ranked: list[Candidate], keep: int, m: int) -> list[Candidate]:
+    """The best ``keep``; where m rows are few, half of them with few parameters if there are any.
+
+    The leave-one-out error by which they are ranked is the more optimistic the more parameters
+    there are.
+    """
+    few = [c for c in ranked if not trains_afresh(c.kernel, m)]
+    few = few[: keep // 2] if len(few) < len(ranked) else []
+    kept = [*few, *[c for c in ranked if c not in few][: keep - len(few)]]
+    return [c for c in ranked if c in kept]
 
 
 def mean_ladder(m: int, n_candidates: int) -> Ladder:

@@ -15,15 +15,17 @@ from scipy.special import softmax
 from twostagegp.classification.calibration import LatentScale, choose_scale
 from twostagegp.classification.dirichlet import Dirichlet
 from twostagegp.classification.mean import ClassMean, fit_class_mean, kernel_choices
+from twostagegp.classification.refits import REFIT_ROWS, refit_folds
 from twostagegp.classification.table import ClassTable
 from twostagegp.classification.variance import (
     ExactLatents,
     LocalLatents,
     TrainedKernel,
+    refit_latents,
     train_latents,
 )
 from twostagegp.classification.views import View
-from twostagegp.kernels import Kernel
+from twostagegp.kernels import Kernel, is_flexible
 from twostagegp.training import ObjectiveName, Training
 
 __all__ = ["ClassFit", "ClassOptions", "fit_classes"]
@@ -100,7 +102,7 @@ class GPMember:
     ) -> None:
         trained, _ = _choose_dirichlet(table, replace(options, stages=1), None, sample, rng)
         self.latents = _condition(table, trained, options)
-        self.heldout = self.latents.heldout(sample)[0]
+        self.heldout = _heldout(table, self.latents, options, sample, rng)[0]
         self.latents.drop_variance()
         self.label = f"{trained.kernel.label} GP ({trained.view.name})"
 
@@ -129,6 +131,7 @@ def fit_classes(table: ClassTable, options: ClassOptions, seed: int) -> ClassFit
             options.n_neighbors,
             sample,
             further,
+            _refits(table, options),
             seed,
         )
         seconds["mean"] = time.perf_counter() - begin
@@ -157,6 +160,25 @@ def _condition(
     if options.method == "exact":
         return ExactLatents(table, trained)
     return LocalLatents(table, trained, options.n_neighbors)
+
+
+def _heldout(
+    table: ClassTable,
+    latents: ExactLatents | LocalLatents,
+    options: ClassOptions,
+    sample: Index,
+    rng: np.random.Generator,
+) -> tuple[Array, Array]:
+    """Held-out means and variances of a single stage; by refits where rows are few."""
+    flexible = is_flexible(latents.trained.kernel)
+    if flexible and _refits(table, options) and isinstance(latents, ExactLatents):
+        return refit_latents(table, latents, options.noise_floor, refit_folds(table, rng))
+    return latents.heldout(sample)
+
+
+def _refits(table: ClassTable, options: ClassOptions) -> bool:
+    """Whether hyperparameters of many are trained again without each fold."""
+    return options.method == "exact" and options.training is None and len(table) <= REFIT_ROWS
 
 
 def _variance_choices(
@@ -253,8 +275,9 @@ def _scale(
     if not isinstance(options.latent_scale, str):
         tau = float(options.latent_scale)
         return LatentScale(tau, np.zeros(K), tau**2)
-    means, variances = latents.heldout(sample)
-    if mean is not None:
-        means = mean.heldout
+    if mean is None:
+        means, variances = _heldout(table, latents, options, sample, rng)
+    else:
+        means, variances = mean.heldout, latents.heldout(sample)[1]
     groups = None if table.groups is None else table.groups[sample]
     return choose_scale(means, variances, table.codes[sample], table.c[sample], groups, rng)

@@ -43,11 +43,12 @@ from twostagegp.classification.latents import CONSTANT, LatentEngine, LatentRows
 from twostagegp.classification.linear_kernel import LinearKernel
 from twostagegp.classification.local import LocalRows
 from twostagegp.classification.pool import Pool, fit_pool
+from twostagegp.classification.refits import by_refits, retrained
 from twostagegp.classification.table import ClassTable
 from twostagegp.classification.views import MANY_COLUMNS, View
 from twostagegp.crossfit import assign_folds
 from twostagegp.errors import NotFittableError, TwoStageGPError, TwoStageGPWarning
-from twostagegp.kernels import Kernel, Vector, make_kernel
+from twostagegp.kernels import Kernel, Vector, is_flexible, make_kernel
 from twostagegp.linalg import block_inverses, safe_cholesky
 from twostagegp.objectives import one_copy_out
 
@@ -62,6 +63,8 @@ _LOG = logging.getLogger("twostagegp")
 FIRST_ROWS, SECOND_ROWS, SECOND_KEEP = 300, 1000, 5
 #: Ridges that are conditioned on all rows.
 RIDGES = 3
+#: Steps of a training without one of the folds.
+REFIT_STEPS = 40
 #: Noise variances tried around the trained one.
 PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0)
 #: Inverse penalties of the logistic regression, for columns of a common unit scale.
@@ -157,6 +160,22 @@ def heldout_latents(
     return T - factor[:, None] * alpha
 
 
+def solve_ridge(
+    rows: LatentRows, kernel: Kernel, parameters: Vector
+) -> tuple[Tensor, Array, float]:
+    """Coefficients of the rows and their held-out latents, both (m, K), and the jitter."""
+    noise = math.exp(parameters[-1])
+    K, _ = kernel.evaluate(rows.X, parameters[:-1])
+    K += CONSTANT
+    K.diagonal().add_(noise / rows.c)
+    L, jitter = safe_cholesky(K)
+    del K
+    A = torch.cholesky_inverse(L)
+    alpha = A @ rows.T
+    latents = heldout_latents(A, alpha, rows.T, rows.c, noise, rows.blocks())
+    return alpha, latents.double().cpu().numpy(), jitter
+
+
 class ExactRidge:
     """A kernel ridge regression of all classes on all rows."""
 
@@ -166,17 +185,8 @@ class ExactRidge:
         self.view, self.kernel, self.parameters = view, kernel, parameters
         self.label = f"{kernel.label} ridge ({view.name})"
         self.table = table
-        rows = ridge_rows(table, view)
-        noise = math.exp(parameters[-1])
-        K, _ = kernel.evaluate(rows.X, parameters[:-1])
-        K += CONSTANT
-        K.diagonal().add_(noise / rows.c)
-        L, self.jitter = safe_cholesky(K)
-        del K
-        A = torch.cholesky_inverse(L)
-        self.alpha = A @ rows.T
-        latents = heldout_latents(A, self.alpha, rows.T, rows.c, noise, rows.blocks())
-        self.heldout = latents.double().cpu().numpy()[sample]
+        self.alpha, heldout, self.jitter = solve_ridge(ridge_rows(table, view), kernel, parameters)
+        self.heldout = heldout[sample]
 
     def predict(self, X: Array) -> Array:
         Z = self.table.inputs(self.view)
@@ -323,14 +333,41 @@ def _search_ridges(
 
 
 def _best_of_both(ridges: Sequence[_Ridge], keep: int) -> list[_Ridge]:
-    """The best ridges, best first, with a linear and a stationary one among more than one."""
+    """The best ridges, best first; among more than one the best of each kind.
+
+    Kinds are linear kernels, and stationary ones with one lengthscale and with many: losses of
+    kernels with more parameters are the more optimistic ones.
+    """
     ranked = sorted(ridges, key=lambda ridge: ridge.loss)
     if keep > 1:
-        linear = [r for r in ranked if isinstance(r.candidate.kernel, LinearKernel)]
-        other = [r for r in ranked if not isinstance(r.candidate.kernel, LinearKernel)]
-        first = [*linear[:1], *other[:1]]
+        kinds: dict[tuple[bool, bool], _Ridge] = {}
+        for ridge in ranked:
+            kernel = ridge.candidate.kernel
+            kind = isinstance(kernel, LinearKernel), is_flexible(kernel)
+            kinds.setdefault(kind, ridge)
+        first = list(kinds.values())
         ranked = [*first, *(ridge for ridge in ranked if ridge not in first)]
     return sorted(ranked[:keep], key=lambda ridge: ridge.loss)
+
+
+def _refit_ridge(table: ClassTable, ridge: _Ridge, parameters: Vector, folds: Index) -> Array:
+    """Held-out latents of a ridge with the hyperparameters trained again without each fold."""
+    rows = ridge_rows(table, ridge.view)
+    engine = LatentEngine(rows, RIDGE_FLOOR, CONSTANT)
+    kernel = ridge.candidate.kernel
+
+    def train(index: Index) -> Vector | None:
+        again = _Ridge(ridge.view, retrained(engine, kernel, "loo", index, REFIT_STEPS))
+        candidate = again.candidate
+        if candidate.failure or candidate.parameters is None:
+            return None
+        try:
+            _rung_loss(engine.subset(index), again, table.codes[index], table.c[index])
+        except TwoStageGPError:
+            return None
+        return candidate.with_penalty(candidate.parameters)
+
+    return by_refits(folds, train, lambda p: solve_ridge(rows, kernel, p)[1:2], parameters)[0]
 
 
 # --- classifiers ---------------------------------------------------------------------------------
@@ -428,6 +465,7 @@ def fit_class_mean(
     n_neighbors: int,
     sample: Index,
     further: Sequence[Member],
+    refit: bool,
     seed: int,
 ) -> ClassMean:
     """Fit the members and pool them.
@@ -440,6 +478,8 @@ def fit_class_mean(
         Distinct rows that are predicted from others.
     further : sequence of Member
         Models that are fitted already and join.
+    refit : bool
+        Whether ridges of many parameters are trained again without each fold.
     """
     rng = np.random.default_rng(seed)
     wanted = list(mean) if isinstance(mean, list | tuple) else [mean]
@@ -463,7 +503,12 @@ def fit_class_mean(
             assert ridge.candidate.parameters is not None
             parameters = ridge.candidate.with_penalty(ridge.candidate.parameters)
             given = (ridge.view, ridge.candidate.kernel, parameters, table, sample)
-            made = ExactRidge(*given) if method == "exact" else NeighborRidge(*given, n_neighbors)
+            if method != "exact":
+                members.append(NeighborRidge(*given, n_neighbors))
+                continue
+            made = ExactRidge(*given)
+            if refit and is_flexible(made.kernel):
+                made.heldout = _refit_ridge(table, ridge, parameters, folds)
             members.append(made)
     if len(table.views[0].columns) > 0:
         if stack:

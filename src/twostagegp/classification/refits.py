@@ -3,10 +3,10 @@ r"""Held-out latents of small tables: hyperparameters that have not seen the row
 Leave-one-out latents are honest about a row, not about lengthscales that were chosen with the row
 in sight. With a hundred rows and thirty lengthscales the difference is everything: the held-out log
 loss may be a tenth of that of new rows, and whatever is chosen by it, from the weights of a pool to
-the scale of the latents, makes the model overconfident. So up to ``REFIT_ROWS`` distinct rows the
-hyperparameters :math:`\theta_f` are trained again without each of a few folds f, from the start,
-and the latents of a row i of fold f are those of the closed form on all rows but i (or its group)
-at :math:`\theta_f`.
+the scale of the latents, makes the model overconfident. So up to ``REFIT_ROWS`` distinct rows a
+kernel of many hyperparameters is trained again, from the start, without each of a few folds f, and
+the latents of a row i of fold f are those of the closed form on all rows but i (or its group) at
+these :math:`\theta_f`.
 """
 
 from __future__ import annotations

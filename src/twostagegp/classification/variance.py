@@ -40,6 +40,7 @@ from twostagegp.candidates import Candidate, fitted_only, train_with
 from twostagegp.classification.dirichlet import Dirichlet
 from twostagegp.classification.latents import CONSTANT, LatentEngine, LatentRows
 from twostagegp.classification.local import LocalRows, weighted
+from twostagegp.classification.refits import by_refits, retrained
 from twostagegp.classification.table import ClassTable
 from twostagegp.classification.views import View
 from twostagegp.kernels import Kernel, Vector
@@ -48,15 +49,22 @@ from twostagegp.objectives import one_copy_out
 from twostagegp.rows import group_blocks
 from twostagegp.training import ObjectiveName, Training
 
-__all__ = ["ExactLatents", "LocalLatents", "TrainedKernel", "latent_rows", "train_latents"]
+__all__ = [
+    "ExactLatents",
+    "LocalLatents",
+    "TrainedKernel",
+    "latent_rows",
+    "refit_latents",
+    "train_latents",
+]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 _LOG = logging.getLogger("twostagegp")
 
-#: Rows on which the kernels are trained.
-TRAINING_ROWS = 600
+#: Rows on which the kernels are trained, and steps of that, and of one without a fold.
+TRAINING_ROWS, STEPS, REFIT_STEPS = 600, 30, 30
 #: Entries of a (points, rows) panel during prediction.
 _CHUNK_ENTRIES = 1 << 24
 
@@ -150,7 +158,7 @@ def train_latents(
             latents = replace(latents, T=table.tensor(residuals[pick] / scale))
         engine = LatentEngine(latents, noise_floor, constant)
         if training is None:
-            candidate.train(engine, R, len(pick) == len(table), 30, 1e-3)
+            candidate.train(engine, R, len(pick) == len(table), STEPS, 1e-3)
         else:
             train_with(engine, candidate, training, rng, R)
         candidates.append((view, candidate))
@@ -266,6 +274,29 @@ class ExactLatents:
             variances.append(v.clamp_(min=0.0))
         everything = np.arange(len(points))
         return self._units(torch.cat(means), torch.cat(variances), everything)
+
+
+def refit_latents(
+    table: ClassTable, latents: ExactLatents, noise_floor: float, folds: Index
+) -> tuple[Array, Array]:
+    """Held-out means and variances, hyperparameters trained again without each fold.
+
+    Of a single stage, whose hyperparameters are those of largest leave-one-out density.
+    """
+    trained = latents.trained
+    rows = latent_rows(table, trained.view, trained.dirichlet, trained.centre, trained.scale)
+    engine = LatentEngine(rows, noise_floor, trained.constant)
+    everything = np.arange(len(table))
+
+    def train(index: Index) -> Vector | None:
+        candidate = retrained(engine, trained.kernel, "loo", index, REFIT_STEPS)
+        return None if candidate.failure else candidate.parameters
+
+    def heldout(parameters: Vector) -> tuple[Array, ...]:
+        return ExactLatents(table, replace(trained, parameters=parameters)).heldout(everything)
+
+    means, variances = by_refits(folds, train, heldout, trained.parameters)
+    return means, variances
 
 
 class LocalLatents:
