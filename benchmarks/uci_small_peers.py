@@ -5,7 +5,8 @@ scores them: the first five splits, of kin8nm, power and naval the first two. Ex
 processes of other libraries are run on the five tables that they can hold. A library starts once
 and fits split after split; a fit beyond the time limit is ended and kept as such. What
 ``uci_small_peers.jsonl`` has is not computed again. Our own figures on the page are those of
-``uci_small.jsonl`` (:mod:`benchmarks.uci_small`), of the same splits.
+``uci_small.jsonl`` (:mod:`benchmarks.uci_small`), of the same splits; ``--models ours_auto`` runs
+our default as the peers are run, for the scores that only these records have.
 
     python -m benchmarks.uci_small_peers --python .venv-peers/bin/python
     python -m benchmarks.uci_small_peers --models ngboost --sets yacht --splits 0-9
@@ -21,7 +22,7 @@ from itertools import groupby
 
 from benchmarks._arguments import names, numbers
 from benchmarks._series import measure_series
-from benchmarks._small_peers_tables import OURS_FILE, our_records, report
+from benchmarks._small_peers_tables import NAME, OURS_FILE, our_records, report
 from benchmarks._store import Record
 from benchmarks._uci_tables import REFERENCES
 from benchmarks.peers import PEERS
@@ -76,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.uci_small_peers", description="Small tables, other libraries."
     )
     parser.add_argument("--sets", type=names(REFERENCES), default=list(REFERENCES))
-    parser.add_argument("--models", type=names(PEERS), default=list(MODELS))
+    parser.add_argument("--models", type=names([*PEERS, NAME]), default=list(MODELS))
     parser.add_argument("--splits", type=numbers, help="numbers, as in 0,1 or 0-4")
     add_common(parser, SECONDS)
     return parser
