@@ -169,8 +169,8 @@ def _likelihood_section(cells: Cells, peers: Peers) -> list[str]:
 
 def _peer_section(peers: Peers) -> list[str]:
     source = (
-        f"The last {len(peers.libraries)} are other libraries (`benchmarks.uci_small_peers`), with "
-        "fewer splits."
+        f"The last {len(peers.libraries)} are of other libraries (`benchmarks.uci_small_peers`), "
+        "with fewer splits."
         if peers.libraries
         else "No other library has been run (`benchmarks.uci_small_peers`)."
     )
@@ -267,7 +267,7 @@ def _goals(cells: Cells, peers: Peers) -> list[Verdict]:
             "Goal: our NLPD is the best, or within one standard error of the best peer's, on "
             f"{WANTED} sets or more",
             at_least(leads, WANTED),
-            f"{count(leads)}, against {len(peers.names)} peers, {len(peers.libraries)} of them "
+            f"{count(leads)}, against {len(peers.names)} peers, {len(peers.libraries)} of them of "
             "other libraries; the standard error is that of the paired differences over the "
             f"splits. Peers better by more than one: {better or 'none'}",
         ),

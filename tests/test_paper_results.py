@@ -150,7 +150,7 @@ def test_a_library_that_is_better_is_a_peer_and_is_named():
     for nlpd, word in ((-0.5, "yes"), (-1.1, "**no**")):
         page = _table2_report.report(records, library("ngboost", nlpd))
         assert holds(page, "Goal: our NLPD is the best") == word
-    assert "against 4 peers, 1 of them other libraries" in page
+    assert "against 4 peers, 1 of them of other libraries" in page
     assert "yacht: ngboost; boston: ngboost" in page
     assert "ngboost (NGBoost, Normal; lib 1.2)" in page
     best = cells(page, "Likelihood", "yacht")[-1]
@@ -178,7 +178,7 @@ def test_a_library_on_two_sets_decides_only_these():
 
 def test_without_libraries_the_page_says_so():
     page = _table2_report.report(small_records())
-    assert "against 3 peers, 0 of them other libraries" in page
+    assert "against 3 peers, 0 of them of other libraries" in page
     assert "No other library has been run" in page
 
 
