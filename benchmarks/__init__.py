@@ -1,6 +1,7 @@
 """Accuracy and speed of twostagegp against its peers and against the paper, in one run each.
 
 - ``python -m benchmarks.uci_small``: eight small UCI tables over their standard splits.
+- ``python -m benchmarks.uci_small_peers``: the same tables with the libraries of other authors.
 - ``python -m benchmarks.exact_speed``: the exact engine against GPyTorch, and its own budgets.
 - ``python -m benchmarks.kernel_search``: the kernel search against a plain loop of GPyTorch fits.
 - ``python -m benchmarks.uci_large``: nine larger tables against the libraries of other authors.

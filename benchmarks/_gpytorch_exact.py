@@ -23,11 +23,17 @@ Array = NDArray[np.float64]
 
 
 class ExactModel(gpytorch.models.ExactGP):
-    """A scaled base kernel, zero mean and constant noise."""
+    """A scaled base kernel, constant noise, and zero mean unless another is given."""
 
-    def __init__(self, X: Tensor, y: Tensor, base: gpytorch.kernels.Kernel) -> None:
+    def __init__(
+        self,
+        X: Tensor,
+        y: Tensor,
+        base: gpytorch.kernels.Kernel,
+        mean: gpytorch.means.Mean | None = None,
+    ) -> None:
         super().__init__(X, y, gpytorch.likelihoods.GaussianLikelihood())
-        self.mean_module = gpytorch.means.ZeroMean()
+        self.mean_module = gpytorch.means.ZeroMean() if mean is None else mean
         self.covar_module = gpytorch.kernels.ScaleKernel(base)
 
     def forward(self, X: Tensor) -> MultivariateNormal:
@@ -36,17 +42,23 @@ class ExactModel(gpytorch.models.ExactGP):
 
 
 def train(
-    X: Tensor, y: Tensor, base: gpytorch.kernels.Kernel, steps: int = 100, lr: float = 0.1
+    X: Tensor,
+    y: Tensor,
+    base: gpytorch.kernels.Kernel,
+    steps: int = 100,
+    lr: float = 0.1,
+    mean: gpytorch.means.Mean | None = None,
+    optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW,
 ) -> ExactModel:
-    """Maximise the marginal likelihood with AdamW, in the precision and on the device of X."""
-    model = ExactModel(X, y, base).to(X).train()
+    """Maximise the marginal likelihood, in the precision and on the device of X."""
+    model = ExactModel(X, y, base, mean).to(X).train()
     objective = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    stepper = optimizer(model.parameters(), lr=lr)
     for _ in range(steps):
-        optimizer.zero_grad()
+        stepper.zero_grad()
         loss = -objective(model(X), y)
         loss.backward()
-        optimizer.step()
+        stepper.step()
     return model
 
 

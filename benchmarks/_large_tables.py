@@ -20,7 +20,22 @@ from benchmarks._store import Record
 from benchmarks._tables import MISSING, figure, markdown_table, mean_sd
 from benchmarks.peers import MODELS, OURS, PEERS
 
-__all__ = ["NEAR", "Cell", "Grid", "report"]
+__all__ = [
+    "COVERAGE",
+    "CRPS",
+    "METRICS",
+    "NEAR",
+    "NLPD",
+    "RMSE",
+    "Cell",
+    "Grid",
+    "Metric",
+    "failure_list",
+    "marked",
+    "model_list",
+    "report",
+    "rough",
+]
 
 #: "Within 1 % of first".
 NEAR = 0.01
@@ -149,10 +164,9 @@ def report(records: Iterable[Record]) -> str:
         "largest resident memory of the process with the libraries and the data in it.\n",
         _costs(grid),
         "## Models\n",
-        _models(grid),
+        model_list(grid),
+        *failure_list(grid, "fold"),
     ]
-    if failures := [r for r in grid.records if r.get("error")]:
-        lines += ["## What went wrong\n", *(_failure(record) for record in failures), ""]
     return "\n".join(lines)
 
 
@@ -170,24 +184,20 @@ def _summary(grid: Grid) -> list[str]:
 
 
 def _table(grid: Grid, metric: Metric) -> str:
-    rows = []
-    for name in SETS:
-        row = [name]
-        for model in grid.models:
-            cell = grid.cell(model, name)
-            text = cell.text(metric.show)
-            if metric.loss is not None and cell.scored:
-                if grid.not_beaten(model, name, metric, grid.models):
-                    text = f"**{text}**"
-                if (
-                    metric.near
-                    and model in OURS
-                    and grid.not_beaten(model, name, metric, PEERS, NEAR)
-                ):
-                    text += f" {NEAR_MARK}"
-            row.append(text)
-        rows.append(row)
+    rows = [[name, *(marked(grid, model, name, metric) for model in grid.models)] for name in SETS]
     return markdown_table(["set", *grid.models], rows)
+
+
+def marked(grid: Grid, model: str, name: str, metric: Metric) -> str:
+    """A cell's text: bold where no other is better, and ours near the first with their mark."""
+    cell = grid.cell(model, name)
+    text = cell.text(metric.show)
+    if metric.loss is None or not cell.scored:
+        return text
+    if grid.not_beaten(model, name, metric, grid.models):
+        text = f"**{text}**"
+    near = metric.near and model in OURS and grid.not_beaten(model, name, metric, PEERS, NEAR)
+    return f"{text} {NEAR_MARK}" if near else text
 
 
 def _costs(grid: Grid) -> str:
@@ -200,10 +210,7 @@ def _costs(grid: Grid) -> str:
         [
             name,
             title,
-            *(
-                grid.cell(model, name).text(lambda c, f=field: _rough(c, f))
-                for model in grid.models
-            ),
+            *(grid.cell(model, name).text(lambda c, f=field: rough(c, f)) for model in grid.models),
         ]
         for name in SETS
         for title, field in kinds.items()
@@ -211,7 +218,8 @@ def _costs(grid: Grid) -> str:
     return markdown_table(["set", "", *grid.models], rows)
 
 
-def _models(grid: Grid) -> str:
+def model_list(grid: Grid) -> str:
+    """What each model is, and its version."""
     rows = []
     for name in grid.models:
         versions = {r.get("version") for r in grid.records if r["model"] == name} - {None}
@@ -219,11 +227,18 @@ def _models(grid: Grid) -> str:
     return markdown_table(["name", "what it is", "version"], rows)
 
 
-def _failure(record: Record) -> str:
-    return f"- {record['model']}, {record['set']}, fold {record['fold']}: {record['error']}"
+def failure_list(grid: Grid, part: str) -> list[str]:
+    """A section with every fit that failed; a part of a table is called a fold or a split."""
+    lines = [
+        f"- {record['model']}, {record['set']}, {part} {record['fold']}: {record['error']}"
+        for record in grid.records
+        if record.get("error")
+    ]
+    return ["## What went wrong\n", *lines, ""] if lines else []
 
 
-def _rough(cell: Cell, field: str) -> str:
+def rough(cell: Cell, field: str) -> str:
+    """A mean with two digits."""
     values = cell.values(field)
     return f"{float(figure(fmean(values), 2)):,.6g}" if values else MISSING
 
@@ -244,15 +259,31 @@ RMSE = Metric(
     _mean_sd("rmse"),
     near=True,
 )
+NLPD = Metric(
+    "nlpd",
+    "NLPD",
+    "Negative log density of the Gaussian with the model's mean and standard deviation.",
+    float,
+    _mean_sd("nlpd"),
+)
+COVERAGE = Metric(
+    "coverage_95",
+    "95 % coverage",
+    "Share of the outcomes in the model's own interval where it has one, otherwise in mean ± "
+    "1.96 standard deviations; bold: nearest to 0.95.",
+    lambda value: abs(value - TARGET_COVERAGE),
+    _mean_sd("coverage_95"),
+)
+CRPS = Metric(
+    "crps",
+    "CRPS",
+    "Continuous ranked probability score of the same Gaussian; of ours that of its quantiles.",
+    float,
+    _mean_sd("crps"),
+)
 METRICS = (
     RMSE,
-    Metric(
-        "nlpd",
-        "NLPD",
-        "Negative log density of the Gaussian with the model's mean and standard deviation.",
-        float,
-        _mean_sd("nlpd"),
-    ),
+    NLPD,
     Metric(
         "qice",
         "QICE",
@@ -261,14 +292,7 @@ METRICS = (
         float,
         _qice,
     ),
-    Metric(
-        "coverage_95",
-        "95 % coverage",
-        "Share of the outcomes in the model's own interval where it has one, otherwise in mean ± "
-        "1.96 standard deviations; bold: nearest to 0.95.",
-        lambda value: abs(value - TARGET_COVERAGE),
-        _mean_sd("coverage_95"),
-    ),
+    COVERAGE,
     Metric(
         "hc_rmse",
         "HC-RMSE",

@@ -26,25 +26,38 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from benchmarks._arguments import names, positive
 from benchmarks._arguments import numbers as _folds
 from benchmarks._large_sets import MANY_ROWS, SETS, load, n_folds
 from benchmarks._large_tables import report
 from benchmarks._store import JsonLines, Record, write_whole
-from benchmarks.peers import MODELS, OURS, PEERS
+from benchmarks.peers import MODELS, OURS, PEERS, SMALL_ONLY
 from benchmarks.peers.base import NOT_INSTALLED
 from benchmarks.peers.run import DIVERGED
 from twostagegp.datasets import FOLDER_VARIABLE
 
-__all__ = ["Limits", "Task", "main", "measure_alone", "settled"]
+__all__ = [
+    "Limits",
+    "Task",
+    "add_common",
+    "carry_out",
+    "ending",
+    "kill",
+    "last_words",
+    "main",
+    "measure_alone",
+    "settled",
+    "start",
+]
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
-DEFAULT_MODELS = ("ours", *PEERS)
+DEFAULT_MODELS = ("ours", *(name for name in PEERS if name not in SMALL_ONLY))
 PEER_FOLDS = 2
 TIME_LIMIT = "time limit"
 DEFAULT_SECONDS = 1200
@@ -104,46 +117,52 @@ def measure_alone(task: Task, limits: Limits, program: Sequence[str] = ()) -> Re
     known = {"model": task.model, "set": task.set, "fold": task.fold}
     began = time.perf_counter()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as complaints:
-        process = subprocess.Popen(
-            [limits.python, *arguments],
-            cwd=ROOT,
-            env=_environment(limits.threads),
-            stdout=subprocess.PIPE,
-            stderr=complaints,
-            text=True,
-            start_new_session=True,
-        )
+        process = start(arguments, limits, complaints)
         try:
             answer, _ = process.communicate(timeout=limits.seconds)
         except subprocess.TimeoutExpired:
             return known | {"error": TIME_LIMIT, "time_limit": limits.seconds}
         finally:
-            _end(process)  # also on Ctrl-C: nobody else would
-        complaints.seek(0)
-        said = complaints.read()
+            kill(process)  # also on Ctrl-C: nobody else would
+            process.communicate()
+        said = last_words(complaints)
     took = {"process_wall": time.perf_counter() - began, "time_limit": limits.seconds}
     try:
         return json.loads(answer) | took
     except json.JSONDecodeError:
-        last = (said.strip().splitlines() or ["nothing was said"])[-1]
-        return known | took | {"error": f"{_ending(process.returncode)}: {last}"}
+        return known | took | {"error": f"{ending(process.returncode)}: {said}"}
 
 
-def _environment(threads: int) -> dict[str, str]:
-    environment = dict(os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads)))
+def start(arguments: Sequence[str], limits: Limits, complaints: TextIO) -> subprocess.Popen[str]:
+    """A process in a group of its own that answers on its output stream."""
+    environment = dict(os.environ, **dict.fromkeys(THREAD_VARIABLES, str(limits.threads)))
     if folder := environment.get(FOLDER_VARIABLE):
         environment[FOLDER_VARIABLE] = str(Path(folder).absolute())
-    return environment
+    return subprocess.Popen(
+        [limits.python, *arguments],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=complaints,
+        text=True,
+        start_new_session=True,
+    )
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """Kill the process and whatever it started, if it is still there."""
+def kill(process: subprocess.Popen[str]) -> None:
+    """End the process and whatever it started, if it is still there."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
 
 
-def _ending(status: int) -> str:
+def last_words(complaints: TextIO) -> str:
+    """The last line that a process wrote to its error stream."""
+    complaints.seek(0)
+    return (complaints.read().strip().splitlines() or ["nothing was said"])[-1]
+
+
+def ending(status: int) -> str:
+    """How a process ended, in words."""
     if status < 0:
         return f"killed by {signal.Signals(-status).name}"
     return f"ended with status {status}"
@@ -164,26 +183,53 @@ def settled(record: Record, limits: Limits) -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing, then write and print the tables; returns 1 if a fit failed."""
     given = _parser().parse_args(arguments)
-    store = JsonLines(given.results / "uci_large.jsonl", key=("model", "set", "fold"))
+    wanted = [] if given.table_only else _tasks(given.sets, given.models, given.folds)
+
+    def measure(tasks: Sequence[Task], limits: Limits) -> Iterator[Record]:
+        return (measure_alone(task, limits) for task in tasks)
+
+    return carry_out("uci_large", given, wanted, measure, report)
+
+
+def carry_out(
+    name: str,
+    given: argparse.Namespace,
+    wanted: Sequence[Task],
+    measure: Callable[[Sequence[Task], Limits], Iterable[Record]],
+    page: Callable[[Iterable[Record]], str],
+) -> int:
+    """Measure what the results do not have yet, then write and print the page; 1 if a fit failed.
+
+    Parameters
+    ----------
+    name : str
+        Of the files in the folder of results.
+    given : argparse.Namespace
+        With the options of :func:`add_common`.
+    wanted : sequence of Task
+    measure : callable
+        The records of tasks, one after the other.
+    page : callable
+        Markdown from all records.
+    """
+    store = JsonLines(given.results / f"{name}.jsonl", key=("model", "set", "fold"))
     failed = 0
     if not given.table_only:
         limits = Limits(given.time_limit, given.threads, given.python)
-        wanted = _tasks(given.sets, given.models, given.folds)
         there = {} if given.redo else store.records()
         done = {key for key, record in there.items() if settled(record, limits)}
         tasks = [task for task in wanted if task.key not in done]
         print(f"{len(wanted) - len(tasks)} of {len(wanted)} fits are there already.", flush=True)
-        for count, task in enumerate(tasks, start=1):
-            record = measure_alone(task, limits)
+        for count, record in enumerate(measure(tasks, limits), start=1):
             failed += "error" in record
             # A missing package says nothing about the model.
             if not str(record.get("error", "")).startswith(NOT_INSTALLED):
                 store.append(record, replace=given.redo)
             print(f"[{count}/{len(tasks)}] {_line(record)}", flush=True)
-            write_whole(given.results / "uci_large.md", report(store.records().values()))
-    page = report(store.records().values())
-    write_whole(given.results / "uci_large.md", page)
-    print(page)
+            write_whole(given.results / f"{name}.md", page(store.records().values()))
+    text = page(store.records().values())
+    write_whole(given.results / f"{name}.md", text)
+    print(text)
     return 1 if failed else 0
 
 
@@ -224,15 +270,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sets", type=names(SETS), default=list(SETS))
     parser.add_argument("--models", type=names(MODELS), default=list(DEFAULT_MODELS))
     parser.add_argument("--folds", type=_folds, help="numbers, as in 0,1 or 0-4")
-    parser.add_argument(
-        "--time-limit", type=positive, default=DEFAULT_SECONDS, help="seconds a fit"
-    )
+    add_common(parser, DEFAULT_SECONDS)
+    return parser
+
+
+def add_common(parser: argparse.ArgumentParser, seconds: int) -> None:
+    """The options of :func:`carry_out`."""
+    parser.add_argument("--time-limit", type=positive, default=seconds, help="seconds a fit")
     parser.add_argument("--threads", type=positive, default=1, help="threads of a fit")
     parser.add_argument("--python", default=sys.executable, help="interpreter that runs the fits")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--table-only", action="store_true", help="no fits, only the tables")
     parser.add_argument("--redo", action="store_true", help="fit again what is there already")
-    return parser
 
 
 if __name__ == "__main__":

@@ -45,6 +45,10 @@ class Source:
         """A copy of that record."""
         return dict(self._records()[key])
 
+    def records(self) -> list[Record]:
+        """All of them, failures too; none where the file is missing."""
+        return list(self._records().values())
+
     def _records(self) -> dict[Key, Record]:
         path = FOLDER / self.file
         stamp = path.stat().st_mtime_ns if path.exists() else 0

@@ -39,6 +39,7 @@ from experiments._paper_pages import (
     verdicts,
 )
 from experiments._runner import svg
+from experiments._table2_peers import Peers
 from twostagegp.plotting import INK, LEGEND, MODEL, MUTED, TRUTH
 
 __all__ = ["CONSTANT", "LABELS", "PEERS", "picture", "qice_of_narrow", "report"]
@@ -48,7 +49,7 @@ LABELS: Mapping[str, str] = {
     CONSTANT: "N(ȳ, s²) for every row",
     **{name: FITTED_LABELS[name] for name in ("single_paper", "single", "paper", "default")},
 }
-#: What the default's NLPD is held against: every other model that was fitted.
+#: What the default's NLPD is held against beside other libraries: every other fitted model.
 PEERS = ("single_paper", "single", "paper")
 #: The paper's columns, and the models that run them again.
 COLUMNS: Mapping[str, str] = {"Exact-GP": "single_paper", "Two-stage": "paper"}
@@ -79,10 +80,19 @@ def _less(first: float, second: float) -> bool | None:
 # --- page ----------------------------------------------------------------------------------------
 
 
-def report(records: Sequence[Record]) -> str:
-    """The page in Markdown."""
+def report(records: Sequence[Record], libraries: Iterable[Record] = ()) -> str:
+    """The page in Markdown.
+
+    Parameters
+    ----------
+    records : sequence of record
+        Fits of our models.
+    libraries : iterable of record
+        Scores of other libraries on the same splits, see :mod:`experiments._table2_peers`.
+    """
     chosen = one_each(records, ("model", "set", "split"))
     cells = _cells(chosen)
+    peers = Peers(scored(chosen), {name: LABELS[name] for name in PEERS}, libraries)
     taken = sum(record.get("source") == BENCHMARKS for record in scored(chosen))
     source = (
         f"{taken} of these fits are the benchmark's own (`benchmarks/results/uci_small.jsonl`), "
@@ -98,9 +108,10 @@ def report(records: Sequence[Record]) -> str:
         parts += [
             "## What it says\n",
             "The goals first, then the paper's claims. *Open*: the sets that are missing decide.\n",
-            verdicts([*_goals(cells), *_claims(cells)]),
+            verdicts([*_goals(cells, peers), *_claims(cells)]),
             *_rmse_section(cells),
-            *_likelihood_section(cells),
+            *_likelihood_section(cells, peers),
+            *_peer_section(peers),
             *_qice_section(cells),
             *_coverage_section(cells),
         ]
@@ -127,7 +138,7 @@ def _rmse_section(cells: Cells) -> list[str]:
     return ["## RMSE\n", markdown_table(header, rows)]
 
 
-def _likelihood_section(cells: Cells) -> list[str]:
+def _likelihood_section(cells: Cells, peers: Peers) -> list[str]:
     rows = []
     for name in SMALL_SETS:
         row = [name]
@@ -137,25 +148,38 @@ def _likelihood_section(cells: Cells) -> list[str]:
                 _joint(cells, model, name),
                 mean_se(values(cells.get((model, name), []), "nlpd_standardized")),
             ]
-        best = _best_peer(cells, name)
         row += [
             _joint(cells, "default", name),
             mean_se(values(cells.get(("default", name), []), "nlpd_standardized")),
-            MISSING if best is None else f"{best[1]:.3f} ({best[0]})",
+            peers.best_text(name),
         ]
         rows.append(row)
     header = ["set", "Exact-GP: paper's NLL", "re-run: joint NLL/n", "NLPD"]
     header += ["two-stage: paper's NLL", "re-run: joint NLL/n", "NLPD"]
     header += ["our default: joint NLL/n", "NLPD", "best peer's NLPD"]
-    peers = ", ".join(f"{name} ({LABELS[name]})" for name in PEERS)
     return [
         "## Likelihood\n",
         "Joint NLL/n is eq. (2) on the test rows with the joint predictive covariance, noise "
         "included; in brackets the splits that have it (records of the benchmark have none). The "
         "NLPD is the mean of each row's own. Both are of the Gaussian with the model's moments. "
-        f"Peers: {peers}. The benchmarks have records of other libraries on the larger tables "
-        "only, so that none stands here.\n",
+        "The next table has every peer.\n",
         markdown_table(header, rows),
+    ]
+
+
+def _peer_section(peers: Peers) -> list[str]:
+    source = (
+        f"The last {len(peers.libraries)} are of other libraries (`benchmarks.uci_small_peers`), "
+        "with fewer splits."
+        if peers.libraries
+        else "No other library has been run (`benchmarks.uci_small_peers`)."
+    )
+    return [
+        "## NLPD against every peer\n",
+        "Ours less the peer's on the splits that both have, mean ± standard error of the "
+        "differences, in brackets the number of splits. Above 0 the peer is better; bold where by "
+        f"more than one standard error. {source} Peers: {peers.listed()}.\n",
+        peers.table(),
     ]
 
 
@@ -214,7 +238,7 @@ def _span(records: Sequence[Record], field: str) -> str:
 # --- goals ---------------------------------------------------------------------------------------
 
 
-def _goals(cells: Cells) -> list[Verdict]:
+def _goals(cells: Cells, peers: Peers) -> list[Verdict]:
     ours = {name: _mean(cells, "default", name, "rmse") for name in SMALL_SETS}
     printed = {name: TABLE2["Two-stage"][name].rmse for name in SMALL_SETS}
     again = {name: _mean(cells, "paper", name, "rmse") for name in SMALL_SETS}
@@ -224,7 +248,8 @@ def _goals(cells: Cells) -> list[Verdict]:
     }
     below = {name: _less(round(ours[name], 2), printed[name]) for name in SMALL_SETS}
     below_again = {name: _less(ours[name], again[name]) for name in SMALL_SETS}
-    leads = {name: _leads(cells, name) for name in SMALL_SETS}
+    leads = {name: peers.leads(name) for name in SMALL_SETS}
+    better = peers.ahead_of_us()
     return [
         Verdict(
             "Goal: our RMSE is not above the printed two-stage figure, at its two decimals, on "
@@ -242,29 +267,11 @@ def _goals(cells: Cells) -> list[Verdict]:
             "Goal: our NLPD is the best, or within one standard error of the best peer's, on "
             f"{WANTED} sets or more",
             at_least(leads, WANTED),
-            f"{count(leads)}; the standard error is that of the paired differences over the splits",
+            f"{count(leads)}, against {len(peers.names)} peers, {len(peers.libraries)} of them of "
+            "other libraries; the standard error is that of the paired differences over the "
+            f"splits. Peers better by more than one: {better or 'none'}",
         ),
     ]
-
-
-def _best_peer(cells: Cells, name: str) -> tuple[str, float] | None:
-    """The peer with the smallest mean NLPD, and that mean."""
-    found = {peer: _mean(cells, peer, name, "nlpd_standardized") for peer in PEERS}
-    known = {peer: mean for peer, mean in found.items() if not math.isnan(mean)}
-    return min(known.items(), key=lambda item: item[1]) if known else None
-
-
-def _leads(cells: Cells, name: str) -> bool | None:
-    """Whether our mean NLPD is at most one standard error of the difference above the best's."""
-    best = _best_peer(cells, name)
-    if best is None:
-        return None
-    ours, peer = (
-        {r["split"]: r["nlpd_standardized"] for r in cells.get((model, name), [])}
-        for model in ("default", best[0])
-    )
-    gaps = [ours[split] - peer[split] for split in sorted(ours.keys() & peer.keys())]
-    return fmean(gaps) <= standard_error(gaps) if gaps else None
 
 
 # --- claims --------------------------------------------------------------------------------------

@@ -10,6 +10,9 @@ the n rows are the test rows of a split, the covariance is the model's joint pre
 included, and the target is standardised by the training rows. Beside it stands the NLPD, the mean
 over the test rows of each one's own negative log density, which is what single predictions need.
 
+**Peers.** Our likelihoods are held against those of the other models here and of the libraries that
+``benchmarks/results/uci_small_peers.jsonl`` has (:mod:`benchmarks.uci_small_peers`).
+
 ``--from-benchmarks`` takes over what ``benchmarks/results/uci_small.jsonl`` has, with the version
 and source hash that it was measured with, and fits only the rest. Those records have no joint NLL.
 
@@ -36,6 +39,7 @@ from benchmarks._uci_tables import REFERENCES
 from experiments._from_benchmarks import BENCHMARKS, FIT, Source
 from experiments._paper import SMALL_SETS
 from experiments._runner import Experiment
+from experiments._table2_peers import library_records
 from experiments._table2_report import CONSTANT, LABELS, picture, report
 from twostagegp import datasets, metrics
 from twostagegp.errors import InputError
@@ -138,12 +142,17 @@ def _constant_scores(y: Array, y_train: Array) -> dict[str, float]:
     }
 
 
+def page(records: list[Record]) -> str:
+    """The page, with the benchmark's figures of other libraries where there are any."""
+    return report(records, library_records())
+
+
 EXPERIMENT = Experiment(
     name="table2",
     about="Exact-GP and the two-stage model on the eight small UCI tables.",
     arguments=_arguments,
     tasks=tasks,
     measure=measure,
-    report=report,
+    report=page,
     picture=picture,
 )

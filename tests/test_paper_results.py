@@ -14,6 +14,7 @@ from experiments import (
     _figure4_report,
     _from_benchmarks,
     _paper_pages,
+    _table2_peers,
     _table2_report,
     ablation,
     figure4,
@@ -133,6 +134,52 @@ def test_an_nlpd_within_one_standard_error_of_the_best_peer_leads():
         if record["model"] == "default":
             record["nlpd_standardized"] += 0.15
     assert holds(_table2_report.report(records), "Goal: our NLPD is the best") == "**no**"
+
+
+def library(model, nlpd, sets=SMALL_SETS, splits=(0,)):
+    """Records of a library, as the benchmark's are read."""
+    return [
+        {"model": model, "set": name, "split": k, "nlpd_standardized": nlpd, "version": "lib 1.2"}
+        for name in sets
+        for k in splits
+    ]
+
+
+def test_a_library_that_is_better_is_a_peer_and_is_named():
+    records = small_records(nlpd=-1.0)  # ours: -1.0 and -0.9
+    for nlpd, word in ((-0.5, "yes"), (-1.1, "**no**")):
+        page = _table2_report.report(records, library("ngboost", nlpd))
+        assert holds(page, "Goal: our NLPD is the best") == word
+    assert "against 4 peers, 1 of them of other libraries" in page
+    assert "yacht: ngboost; boston: ngboost" in page
+    assert "ngboost (NGBoost, Normal; lib 1.2)" in page
+    best = cells(page, "Likelihood", "yacht")[-1]
+    assert best == "-1.100 (ngboost; ours -1.000 on its 1 splits)"
+    assert cells(page, "NLPD against every peer", "ngboost")[1] == "**+0.100** (1)"
+
+
+def test_a_library_is_compared_on_the_splits_that_both_have():
+    # Over all its splits the library's mean is lower; on the two that we have it is not.
+    records = small_records(nlpd=-1.0)
+    far = [r | {"nlpd_standardized": -9.0} for r in library("gpnn", 0.0, splits=(2, 3))]
+    page = _table2_report.report(records, [*library("gpnn", -0.9, splits=(0, 1)), *far])
+    assert holds(page, "Goal: our NLPD is the best") == "yes"
+    assert cells(page, "NLPD against every peer", "gpnn")[1] == "-0.050 ± 0.050 (2)"
+    assert cells(page, "Likelihood", "yacht")[-1] == "-0.900 (gpnn)"
+
+
+def test_a_library_on_two_sets_decides_only_these():
+    records = small_records(nlpd=-1.0)
+    page = _table2_report.report(records, library("gpnn", -5.0, sets=("yacht", "wine")))
+    assert holds(page, "Goal: our NLPD is the best") == "yes"
+    assert "6 of 8 (not yacht, wine)" in page
+    assert cells(page, "NLPD against every peer", "gpnn")[2] == "–"
+
+
+def test_without_libraries_the_page_says_so():
+    page = _table2_report.report(small_records())
+    assert "against 3 peers, 0 of them of other libraries" in page
+    assert "No other library has been run" in page
 
 
 def test_sets_that_are_missing_leave_a_verdict_open():
@@ -258,6 +305,16 @@ def test_what_the_benchmark_lacks_or_failed_at_is_fitted(store):
 def test_without_benchmark_files_everything_is_fitted(store):
     found = table2.tasks(given(table2, "--from-benchmarks", "--sets", "yacht"))
     assert {task.source for task in found} == {"fit"}
+
+
+def test_libraries_are_read_from_the_benchmark_where_it_has_them(store):
+    assert _table2_peers.library_records() == []
+    fine = {"model": "gpnn", "set": "yacht", "fold": 3, "nlpd": -0.5, "version": "gpytorch 1"}
+    failed = {"model": "gpnn", "set": "yacht", "fold": 4, "error": "time limit"}
+    store("uci_small_peers.jsonl", [fine, failed, fine | {"model": "ours"}])
+    (record,) = _table2_peers.library_records()
+    assert (record["model"], record["split"], record["nlpd_standardized"]) == ("gpnn", 3, -0.5)
+    assert "gpnn (GPNN" in table2.page([small_record("default", "yacht", 3)])
 
 
 def test_our_own_fit_is_shown_before_the_benchmarks(store):

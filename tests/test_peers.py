@@ -459,6 +459,7 @@ def test_gpnn_recalibration_multiplies_the_variances():
 #: Smaller settings, so that a test takes a second: module and constants.
 QUICKER = {
     "gpnn": {"ADAM_STEPS": 20, "BLOCK_ROWS": 50},
+    "gpytorch_exact": {"STEPS": 40},
     "gpytorch_svgp": {"MIN_STEPS": 150, "INDUCING_POINTS": 30, "LEARNING_RATE": 0.1},
     "sklearn_gpr": {"MAX_ROWS": 100, "RESTARTS": 0},
     "ngboost_normal": {"MAX_ROUNDS": 200, "SETTINGS": {"learning_rate": 0.05}},

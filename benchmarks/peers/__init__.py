@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.peers.base import Array, Fitted, NotInstalledError
 
-__all__ = ["MODELS", "OURS", "PEERS", "Model"]
+__all__ = ["MODELS", "OURS", "PEERS", "SMALL_ONLY", "Model"]
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,23 @@ PEERS: Mapping[str, Model] = {
     "gpytorch_svgp": Model(
         "GPyTorch SVGP, 500 inducing points, Matérn 5/2", "gpytorch", "gpytorch_svgp:fit"
     ),
-    "sklearn_gpr": Model(
-        "scikit-learn GaussianProcessRegressor on 2000 rows", "scikit-learn", "sklearn_gpr:fit"
+    "gpytorch_rbf": Model(
+        "GPyTorch exact GP, RBF, a lengthscale a column", "gpytorch", "gpytorch_exact:fit_rbf"
     ),
+    "gpytorch_matern": Model(
+        "GPyTorch exact GP, Matérn 5/2, a lengthscale a column",
+        "gpytorch",
+        "gpytorch_exact:fit_matern",
+    ),
+    "sklearn_gpr": Model(
+        "scikit-learn GaussianProcessRegressor on up to 2000 rows, RBF",
+        "scikit-learn",
+        "sklearn_gpr:fit",
+    ),
+    "sklearn_matern": Model("the same, Matérn 5/2", "scikit-learn", "sklearn_gpr:fit_matern"),
 }
+
+#: For tables of up to some thousand rows only.
+SMALL_ONLY = ("gpytorch_rbf", "gpytorch_matern", "sklearn_matern")
 
 MODELS: Mapping[str, Model] = {**OURS, **PEERS}

@@ -20,7 +20,7 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,14 +30,17 @@ from benchmarks._large_sets import SETS, fold_rows, load
 from benchmarks._models import code_version
 from benchmarks._store import Record, plain
 from benchmarks._timing import Timed, use_threads
+from benchmarks._uci_tables import REFERENCES
 from benchmarks.peers import MODELS
 from benchmarks.peers.base import LEVEL, Array, Fitted, NotInstalledError, Prediction, threads
 from twostagegp import metrics
 
-__all__ = ["DIVERGED", "answer", "main", "measure", "measure_fold"]
+__all__ = ["DIVERGED", "KNOWN_SETS", "answer", "answers", "main", "measure", "measure_fold"]
 
 #: How the error of a model begins whose predictions cannot be used.
 DIVERGED = "diverged"
+#: Tables that a fold can be taken of: the larger ones and the small ones.
+KNOWN_SETS = (*SETS, *REFERENCES)
 #: Probabilities of the Gaussian's intervals that are scored beside the model's own.
 GAUSSIAN_LEVELS = (0.50, 0.80, 0.99)
 
@@ -50,7 +53,7 @@ def measure_fold(model: str, name: str, fold: int, rows: int | None = None) -> R
     Parameters
     ----------
     model, name : str
-        From :data:`benchmarks.peers.MODELS` and :data:`benchmarks._large_sets.SETS`.
+        From :data:`benchmarks.peers.MODELS` and :data:`KNOWN_SETS`.
     fold : int
         Also the seed of the model.
     rows : int, optional
@@ -102,7 +105,8 @@ def measure(fit: Fit, X: Array, y: Array, X_test: Array, y_test: Array, seed: in
     if not usable.all():
         bad = int(np.count_nonzero(~usable))
         return costs | {"error": f"{DIVERGED}: {bad} of {len(y_test)} predictions are unusable"}
-    return costs | _scores(model, found, X_test, y_test, y)
+    scores = _scores(model, found, X_test, y_test, y)
+    return costs | scores | _on_new_rows(found, X_test, y_test, X, y)
 
 
 def _scores(model: Fitted, found: Prediction, X: Array, y: Array, y_train: Array) -> Record:
@@ -130,6 +134,21 @@ def _scores(model: Fitted, found: Prediction, X: Array, y: Array, y_train: Array
     }
 
 
+def _on_new_rows(found: Prediction, X: Array, y: Array, X_train: Array, y_train: Array) -> Record:
+    """The NLPD without the test rows whose inputs a training row has; nothing where none has.
+
+    A table of repeats rewards a model without noise, which gives the outcome of a repeated row a
+    density as high as its smallest variance allows.
+    """
+    seen = {row.tobytes() for row in np.ascontiguousarray(X_train)}
+    new = np.array([row.tobytes() not in seen for row in np.ascontiguousarray(X)])
+    if new.all() or not new.any():
+        return {}
+    scale = float(np.std(y_train))
+    nlpd = metrics.nlpd(y[new] / scale, found.mean[new] / scale, found.std[new] / scale)
+    return {"repeated_rows": int(np.count_nonzero(~new)), "nlpd_new_rows": nlpd}
+
+
 def peak_mib() -> float:
     """The largest resident memory that this process has had, in MiB.
 
@@ -153,12 +172,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def answer(make: Callable[[], Record]) -> int:
     """Print a record, and nothing that was printed while it was made; returns 0."""
+    return answers(make() for _ in range(1))
+
+
+def answers(records: Iterable[Record]) -> int:
+    """Print each record as it is made, and nothing else that is printed meanwhile; returns 0."""
     output = os.dup(1)
     os.dup2(2, 1)  # libraries in C print to file 1 too
     use_threads(threads())
-    record = make()
     with os.fdopen(output, "w", encoding="utf-8") as file:
-        file.write(json.dumps(plain(record), ensure_ascii=False, allow_nan=False) + "\n")
+        for record in records:
+            file.write(json.dumps(plain(record), ensure_ascii=False, allow_nan=False) + "\n")
+            file.flush()
     return 0
 
 
@@ -167,7 +192,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.peers.run", description="One fit of one model on one fold."
     )
     parser.add_argument("model", choices=list(MODELS))
-    parser.add_argument("set", choices=SETS)
+    parser.add_argument("set", choices=KNOWN_SETS)
     parser.add_argument("fold", type=int)
     parser.add_argument("--rows", type=positive, help="only so many training rows")
     return parser
