@@ -4,7 +4,6 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
-DOCS_STAMP := $(VENV)/.installed-docs
 PIP_INSTALL := $(PY) -m pip install --disable-pip-version-check -c constraints.txt
 TORCH := $(shell grep '^torch==' constraints.txt)
 PYTEST_ARGS ?=
@@ -28,10 +27,6 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP_INSTALL) -e ".[dev]"
 	touch $@
 
-$(DOCS_STAMP): $(STAMP)
-	$(PIP_INSTALL) -e ".[docs]"
-	touch $@
-
 demo: $(STAMP)
 	$(PY) -m twostagegp.demo
 
@@ -52,7 +47,7 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(PY) -m benchmarks.uci_small --splits 1 --sets yacht,boston
 
-docs: $(DOCS_STAMP)
+docs: $(STAMP)
 	$(PY) -m mkdocs build --strict
 
 clean:

@@ -1,9 +1,17 @@
-"""Every Python block of the README and of the documentation runs."""
+"""Every Python block runs, the site builds without a warning, every public name is in it."""
 
+import os
+import re
+import subprocess
+import sys
+from inspect import ismodule
 from pathlib import Path
 
 import pytest
 from mktestdocs import check_md_file
+
+import twostagegp
+from twostagegp import metrics
 
 ROOT = Path(__file__).parent.parent
 #: What pages need besides the core packages.
@@ -17,3 +25,39 @@ def test_python_blocks_run(path, tmp_path, monkeypatch):
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)  # what an example writes goes there
     check_md_file(fpath=path, memory=True)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        check=True,
+    )
+    return folder
+
+
+def test_every_public_name_has_a_place_in_the_reference(site):
+    pages = "".join(page.read_text(encoding="utf-8") for page in site.glob("api/*/index.html"))
+    anchors = {anchor.rsplit(".", 1)[-1] for anchor in re.findall(r'id="([\w.]+)"', pages)}
+    modules = {name for name in twostagegp.__all__ if ismodule(getattr(twostagegp, name))}
+    names = set(twostagegp.__all__) - modules - {"__version__"}
+    names |= set(metrics.__all__) | {"ImageEncoder", "MCDropoutClassifier", "TextEncoder"}
+    assert names <= anchors
+
+
+def test_formulas_are_drawn_and_no_markup_of_docstrings_is_left(site):
+    page = (site / "api" / "metrics" / "index.html").read_text(encoding="utf-8")
+    assert page.count("<math") > 15
+    for page in site.glob("api/*/index.html"):
+        text = page.read_text(encoding="utf-8")
+        assert ".. math::" not in text, page
+        assert not re.search(r":(func|class|mod|meth|attr|data|math):", text), page
+
+
+def test_the_site_asks_nothing_of_other_hosts(site):
+    for page in site.glob("**/*.html"):
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r'<(?:script|link|img)[^>]+(?:src|href)="(?:https?:)?//', text), page

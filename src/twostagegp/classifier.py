@@ -148,7 +148,7 @@ class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
     kernels : sequence of str or GPyTorch kernels
         The dictionary. Tables of more than 30 columns are taken for embeddings: they are looked at
         in three scalings, a linear kernel joins, and there is no lengthscale a column.
-    ard : {True, False, "both"}
+    ard : {"both", True, False}
     mean : "stack", "search", kernel, classifier, or list of these
         Part 1: ridges and a logistic regression; the single best ridge; one kernel; any
         scikit-learn classifier with ``predict_proba`` (cross-fitted).

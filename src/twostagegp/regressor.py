@@ -43,7 +43,7 @@ class TwoStageGPRegressor(GPEstimator):
         ``fit_report_.method_reason``.
     kernels : sequence of str or GPyTorch kernels
         The dictionary that ``mean="stack"``, ``mean="search"`` and ``variance="search"`` use.
-    ard : {True, False, "both"}
+    ard : {"both", True, False}
         One lengthscale a column, one for all columns, or candidates of both forms.
     mean : "stack", "search", "constant", kernel, regressor, or list
         Part 1: a stack of kernels and the constant; the single best kernel; one kernel by
