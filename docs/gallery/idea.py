@@ -1,0 +1,46 @@
+"""The three parts, one picture each: mean, variance of what is left, calibration."""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from twostagegp import TwoStageGPRegressor
+from twostagegp.plotting import INK, MODEL, MUTED, TRUTH, plot_band, plot_pit, tidy
+
+
+def table(n, seed):
+    """A wave whose noise grows to the right."""
+    rng = np.random.default_rng(seed)
+    x = np.sort(rng.uniform(0.0, 6.0, n))
+    return x[:, None], np.sin(2.0 * x) + 0.5 * x + (0.05 + 0.1 * x) * rng.normal(size=n)
+
+
+def draw():
+    """Four panels: the mean, held-out residuals with the band of the variance, both, the check."""
+    X, y = table(120, 0)
+    new, outcome = table(2000, 1)
+    model = TwoStageGPRegressor(kernels=("rbf", "matern32"), random_state=0).fit(X, y)
+    grid = np.linspace(0.0, 6.0, 200)[:, None]
+    mean, std = model.predict(grid, return_std=True)
+    figure = Figure(figsize=(9.0, 6.0), layout="constrained")
+    one, two, three, four = figure.subplots(2, 2).ravel()
+
+    one.plot(X[:, 0], y, ".", color=INK, markersize=4)
+    one.plot(grid[:, 0], mean, color=MODEL)
+    tidy(one, "x", "y")
+    one.set_title("1. A mean, by held-out errors", fontsize=10, color=INK)
+
+    left = model.mean_.heldout_residuals * y.std()
+    two.plot(X[:, 0], left, ".", color=INK, markersize=4)
+    two.fill_between(grid[:, 0], -1.96 * std, 1.96 * std, color=MODEL, alpha=0.2, linewidth=0)
+    two.axhline(0.0, color=MUTED, linewidth=0.8)
+    tidy(two, "x", "held-out residual")
+    two.set_title("2. What it got wrong on rows it had not seen", fontsize=10, color=INK)
+
+    plot_band(three, grid, mean, model.predict_interval(grid), X[:, 0], y)
+    three.plot(grid[:, 0], np.sin(2.0 * grid[:, 0]) + 0.5 * grid[:, 0], "--", color=TRUTH)
+    tidy(three, "x", "y")
+    three.set_title("3. Together, calibrated: 95 % intervals", fontsize=10, color=INK)
+
+    plot_pit(four, model.predict_cdf(new, outcome))
+    four.set_title("How it holds on 2000 new rows", fontsize=10, color=INK)
+    return figure
