@@ -53,7 +53,7 @@ from twostagegp.parameters import (
     check_threads,
     check_training,
 )
-from twostagegp.progress import limit_threads, show_log
+from twostagegp.progress import limit_threads, no_denormals, show_log, threads_of_fit
 from twostagegp.training import Training
 
 __all__ = ["ClassReport", "TwoStageGPClassifier"]
@@ -165,7 +165,8 @@ class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
     device : str
     dtype : {"float64", "float32"}
     n_jobs : int, optional
-        CPU threads; None leaves torch's setting alone, -1 takes all.
+        CPU threads, -1 for all. None leaves torch's setting alone, except in fits to at most 1000
+        rows, which have one.
     random_state : int, RandomState or None
     verbose : int
         1 shows progress and the report on the standard error stream.
@@ -323,7 +324,7 @@ class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
         device = resolve_device(self.device, n)
         dtype = torch.float64 if self.dtype == "float64" else torch.float32
         seed = int(check_seed(self.random_state).randint(2**31 - 1))
-        with limit_threads(self.n_jobs), show_log(self.verbose):
+        with threads_of_fit(self.n_jobs, n), show_log(self.verbose):
             table = make_table(
                 X, codes, len(self.classes_), names, weight, check_groups(groups, n), device, dtype
             )
@@ -504,7 +505,7 @@ class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
         return (certain, pvalue) if return_pvalue else certain
 
     def _moments(self, X: Array) -> Iterator[tuple[Array, Array]]:
-        with limit_threads(self.n_jobs):
+        with limit_threads(self.n_jobs), no_denormals():
             for begin in range(0, len(X), _CHUNK_ROWS):
                 yield self._fit.moments(X[begin : begin + _CHUNK_ROWS])
 

@@ -51,7 +51,7 @@ from twostagegp.parameters import (
     check_threads,
     check_training,
 )
-from twostagegp.progress import limit_threads, show_log
+from twostagegp.progress import limit_threads, no_denormals, show_log, threads_of_fit
 from twostagegp.search.stages import SearchRecord
 from twostagegp.shape import GAUSSIAN, Shape
 from twostagegp.training import Training
@@ -216,7 +216,7 @@ class GPEstimator(
         }
         seed = int(check_seed(self.random_state).randint(2**31 - 1))
         self._data, self._fits = [], []
-        with limit_threads(self.n_jobs), show_log(self.verbose):
+        with threads_of_fit(self.n_jobs, n), show_log(self.verbose):
             for column in targets.T:
                 data = prepare(X, column, names, **shared)
                 self._data.append(data)
@@ -315,7 +315,7 @@ class GPEstimator(
     def _moments_at(self, X: Array, variance: bool) -> tuple[Array, Array | None, Array | None]:
         n, p = len(X), len(self._fits)
         means, latents, observeds = np.empty((n, p)), np.empty((n, p)), np.empty((n, p))
-        with limit_threads(self.n_jobs):
+        with limit_threads(self.n_jobs), no_denormals():
             for j, (data, fit) in enumerate(zip(self._data, self._fits, strict=True)):
                 y_mean, y_scale = data.scaling.y_mean, data.scaling.y_scale
                 for begin in range(0, n, _CHUNK_ROWS):
@@ -334,7 +334,7 @@ class GPEstimator(
         X = self._inputs(X)
         check_covariance_size(len(X), len(self._fits))
         covariances = []
-        with limit_threads(self.n_jobs):
+        with limit_threads(self.n_jobs), no_denormals():
             for data, fit in zip(self._data, self._fits, strict=True):
                 C = fit.covariance(self._tensor(X, data))
                 covariances.append(_numpy(C) * data.scaling.y_scale**2)

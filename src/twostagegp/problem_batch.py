@@ -37,7 +37,7 @@ from twostagegp.kernels import Kernel
 from twostagegp.linalg import batch_cholesky, batch_solve
 from twostagegp.memory import available_bytes
 from twostagegp.objectives import one_copy_variance
-from twostagegp.progress import limit_threads
+from twostagegp.progress import limit_threads, no_denormals
 from twostagegp.rows import Rows
 from twostagegp.training import NOISE_PRIOR
 
@@ -317,7 +317,7 @@ class ProblemBatch:
         if threads > 1 and self.covariance.concurrent and len(cuts) > 1:
             with _one_thread_each(min(threads, len(cuts))) as pool:
                 return list(pool.map(work, cuts))
-        with limit_threads(1 if self.n_rows <= _SHARED_ROWS else None), _no_denormals():
+        with limit_threads(1 if self.n_rows <= _SHARED_ROWS else None), no_denormals():
             return [work(cut) for cut in cuts]
 
     def _block_size(self) -> int:
@@ -397,19 +397,3 @@ def _one_thread_each(n_workers: int) -> Iterator[ThreadPoolExecutor]:
 def _prepare_worker() -> None:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-
-
-@contextmanager
-def _no_denormals() -> Iterator[None]:
-    """Let numbers below the smallest normal one be zero in this thread, and as before afterwards.
-
-    Far entries of a kernel with a short lengthscale are such numbers, and a processor takes many
-    times as long for them.
-    """
-    tiny = torch.full((1,), 1e-310, dtype=torch.float64)
-    flushed_already = float(tiny * 1.0) == 0.0
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(flushed_already)

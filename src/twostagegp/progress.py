@@ -1,4 +1,4 @@
-"""What a long job says while it runs."""
+"""What a long job says while it runs, and on how many threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from joblib import effective_n_jobs
 
 from twostagegp.errors import InputError
 
-__all__ = ["limit_threads", "show_log"]
+__all__ = ["limit_threads", "no_denormals", "show_log", "threads_of_fit"]
+
+#: Rows up to which a fit has one thread unless told otherwise.
+ONE_THREAD_ROWS = 1000
 
 
 @contextmanager
@@ -47,3 +50,31 @@ def limit_threads(n_jobs: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def no_denormals() -> Iterator[None]:
+    """Let numbers below the smallest normal one be zero in this thread, and as before afterwards.
+
+    Far entries of a kernel with a short lengthscale are such numbers, and a processor takes many
+    times as long for them.
+    """
+    tiny = torch.full((1,), 1e-310, dtype=torch.float64)
+    flushed_already = float(tiny * 1.0) == 0.0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(flushed_already)
+
+
+@contextmanager
+def threads_of_fit(n_jobs: int | None, n: int) -> Iterator[None]:
+    """The threads of a fit to n rows, with subnormal numbers taken for zero.
+
+    Unless told otherwise a small fit has one thread. Its matrices are too small to share, and on a
+    machine that has other work two threads that wait for each other take many times as long.
+    """
+    few = n_jobs is None and n <= ONE_THREAD_ROWS
+    with limit_threads(1 if few else n_jobs), no_denormals():
+        yield

@@ -81,7 +81,8 @@ class TwoStageGPRegressor(GPEstimator):
     dtype : {"float64", "float32"}
         float32 raises the noise floor to 1e-4.
     n_jobs : int, optional
-        CPU threads of a fit or prediction; None leaves torch's setting alone, -1 takes all.
+        CPU threads of a fit or prediction, -1 for all. None leaves torch's setting alone, except in
+        fits to at most 1000 rows, which have one.
     random_state : int, RandomState or None
     verbose : int
         1 shows progress and the fit report on the standard error stream.

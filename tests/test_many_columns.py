@@ -1,0 +1,46 @@
+"""The benchmark of small tables of many columns, and the threads of small fits."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import many_columns
+from twostagegp import TwoStageGPRegressor
+from twostagegp.progress import ONE_THREAD_ROWS, threads_of_fit
+
+
+def test_a_run_and_its_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(many_columns, "SIZES", ((20, 3),))
+    assert many_columns.main(["--seeds", "1", "--results", str(tmp_path)]) == 0
+    lines = (tmp_path / "many_columns.jsonl").read_text().splitlines()
+    assert {json.loads(line)["way"] for line in lines} == {"afresh", "warm"}
+    assert len(lines) == 8
+    page = (tmp_path / "many_columns.md").read_text()
+    assert page.count("| noise  | 20 ") == 2
+    assert many_columns.main(["--table-only", "--results", str(tmp_path)]) == 0
+    assert (tmp_path / "many_columns.md").read_text() == page
+    assert "No fits yet" in many_columns.report([])
+
+
+@pytest.mark.parametrize(
+    ("n_jobs", "n", "threads"), [(None, 10, 1), (None, ONE_THREAD_ROWS + 1, 2), (2, 10, 2)]
+)
+def test_small_fits_have_one_thread_unless_told_otherwise(n_jobs, n, threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with threads_of_fit(n_jobs, n):
+            assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_fit_leaves_threads_and_subnormal_numbers_as_they_were():
+    before = torch.get_num_threads()
+    X = np.arange(20.0)[:, None]
+    TwoStageGPRegressor(mean="rbf", variance="rbf", ard=False).fit(X, X[:, 0]).predict(X)
+    assert torch.get_num_threads() == before
+    assert float(torch.full((1,), 1e-310, dtype=torch.float64) * 1.0) > 0.0
