@@ -103,7 +103,7 @@ class Predictive:
                 raise InputError("return_cov needs all rows in one place: call X.compute() first.")
             several = return_std or return_latent_std
             options = {"return_std": return_std, "return_latent_std": return_latent_std}
-            return self._lazy(X, "predict", [()] * (1 + several), **options)
+            return self._lazy(X, "predict", [()] * (1 + several), options)
         if return_cov:
             cov = self._covariances(X)
             mean = self._shape(self._moments(X, variance=False)[0])
@@ -150,7 +150,7 @@ class Predictive:
         if not 0.0 < level < 1.0:
             raise InputError(f"level={level!r} must lie between 0 and 1, for example 0.95.")
         if is_dask(X):
-            return self._lazy(X, "predict_interval", [(2,)], level=level, method=method)
+            return self._lazy(X, "predict_interval", [(2,)], {"level": level, "method": method})
         if method == "conformal":
             mean, sigma = self._mean_and_sigma(X)
             half = sigma * self._conformal_scores(level)
@@ -175,15 +175,17 @@ class Predictive:
         if q.ndim != 1 or not ((q > 0.0) & (q < 1.0)).all():
             raise InputError(f"levels={levels!r} must be numbers between 0 and 1.")
         if is_dask(X):
-            return self._lazy(X, "predict_quantiles", [(len(q),)], levels=q)
+            return self._lazy(X, "predict_quantiles", [(len(q),)], {"levels": q})
         return self._summary(X, q)[2]
 
-    def _lazy(self, X: Any, method: str, tails: list[tuple[int, ...]], **options: Any) -> Any:
+    def _lazy(
+        self, X: Any, method: str, tails: list[tuple[int, ...]], options: dict[str, Any]
+    ) -> Any:
         """Lazy results of a method for a Dask collection; ``tails``: their axes after p."""
         from twostagegp.distributed.answers import lazy_answers
 
         targets = () if self._is_1d else (len(self._shapes),)
-        return lazy_answers(self, X, method, [(*targets, *tail) for tail in tails], **options)
+        return lazy_answers(self, X, method, [(*targets, *tail) for tail in tails], options)
 
     def _summary(self, X: Any, levels: Array) -> tuple[Array, Array, Array]:
         """Mean, standard deviation and quantiles of an observation, at the cost of one of them."""

@@ -52,7 +52,7 @@ def moments_at(
 
 
 def lazy_answers(
-    model: Any, X: Any, method: str, tails: Sequence[tuple[int, ...]], **options: Any
+    model: Any, X: Any, method: str, tails: Sequence[tuple[int, ...]], options: dict[str, Any]
 ) -> Any:
     """What a method of the model says about a Dask collection, as lazy Dask arrays.
 
@@ -64,7 +64,7 @@ def lazy_answers(
         Name of the method.
     tails : sequence of tuples
         Shape of a row of each of its results.
-    **options
+    options : dict
         Other arguments of the method.
 
     Returns

@@ -15,10 +15,10 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import torch
 from threadpoolctl import threadpool_limits
 
 from twostagegp.errors import ClusterError, InputError
+from twostagegp.progress import limit_threads
 
 __all__ = ["current_client", "gathered", "in_words", "kept", "one_thread"]
 
@@ -94,42 +94,43 @@ def _cancel(client: Any, futures: Sequence[Any]) -> None:
         client.cancel(list(futures))
 
 
-class _Threads:
-    """How many tasks are under way in this process, and what to put back after the last."""
+class _BlasLimit:
+    """Tasks under way in this process, and what to put back after the last."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.tasks = 0
-        self.torch_threads = 1
         self.limits: Any = None
 
+    def __enter__(self) -> None:
+        with self.lock:
+            if self.tasks == 0:
+                self.limits = threadpool_limits(1, user_api="blas")
+            self.tasks += 1
 
-_THREADS = _Threads()
+    def __exit__(self, *error: object) -> None:
+        with self.lock:
+            self.tasks -= 1
+            if self.tasks == 0:
+                self.limits.restore_original_limits()
+
+
+_BLAS = _BlasLimit()
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Torch, BLAS, OpenMP and the compiled loops on one thread; a worker runs tasks beside others.
 
-    The numbers are those of the process. The first task sets them, the last puts them back.
+    Torch and OpenMP have a number for each thread that calls them. That of BLAS is the process's:
+    the first task sets it, the last puts it back.
 
     Examples
     --------
+    >>> import torch
     >>> with one_thread():
     ...     torch.get_num_threads()
     1
     """
-    with _THREADS.lock:
-        if _THREADS.tasks == 0:
-            _THREADS.torch_threads = torch.get_num_threads()
-            _THREADS.limits = threadpool_limits(1)
-            torch.set_num_threads(1)
-        _THREADS.tasks += 1
-    try:
+    with _BLAS, threadpool_limits(1, user_api="openmp"), limit_threads(1):
         yield
-    finally:
-        with _THREADS.lock:
-            _THREADS.tasks -= 1
-            if _THREADS.tasks == 0:
-                _THREADS.limits.restore_original_limits()
-                torch.set_num_threads(_THREADS.torch_threads)

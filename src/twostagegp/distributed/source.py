@@ -86,7 +86,10 @@ def partitions(values: Any, name: str) -> list[Any]:
         if values.ndim == 2 and values.numblocks[1] > 1:
             values = values.rechunk({1: -1})
         return list(values.to_delayed().ravel())
-    return list(values.to_delayed())
+    if hasattr(values, "simplify"):
+        # Reads the columns that are needed; a full optimisation would also join partitions.
+        values = values.simplify()
+    return list(values.to_delayed(optimize_graph=False))
 
 
 def pieces(
