@@ -79,7 +79,7 @@ def _cluster(workers: int, memory: str) -> Any:
 
     with (
         LocalCluster(
-            n_workers=workers, threads_per_worker=1, memory_limit=memory, dashboard_address=None
+            n_workers=workers, threads_per_worker=1, memory_limit=memory, dashboard_address="127.0.0.1:0"
         ) as cluster,
         Client(cluster) as client,
     ):
@@ -142,11 +142,11 @@ def _large(folder: Path) -> Record:
         mean, std = model.predict(points[NAMES], return_std=True)
         interval = model.predict_interval(points[NAMES])
         columns = {"mean": mean, "std": std, "low": interval[:, 0], "high": interval[:, 1]}
-        answers = points[["y"]].assign(**columns)
+        answers = points.assign(**columns)
         answers.to_parquet(folder / "answers")
-    read, truth = pd.read_parquet(folder / "answers"), pd.read_parquet(folder / "points")
-    f = function(truth[NAMES].to_numpy())
-    inside = (read["low"] <= truth["y"]) & (truth["y"] <= read["high"])
+    read = pd.read_parquet(folder / "answers")
+    f = function(read[NAMES].to_numpy())
+    inside = (read["low"] <= read["y"]) & (read["y"] <= read["high"])
     return {
         "fit_wall": fitting.wall,
         "fit_seconds": dict(model.fit_report_.seconds),
@@ -157,9 +157,7 @@ def _large(folder: Path) -> Record:
         "answers": len(read),
         "rmse": float(np.sqrt(np.mean((read["mean"] - f) ** 2))),
         "coverage_95": float(inside.mean()),
-        "nlpd": float(
-            metrics.nlpd(truth["y"].to_numpy(), read["mean"].to_numpy(), read["std"].to_numpy())
-        ),
+        "nlpd": float(metrics.nlpd(*(read[name].to_numpy() for name in ("y", "mean", "std")))),
     }
 
 

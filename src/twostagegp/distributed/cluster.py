@@ -34,7 +34,7 @@ def current_client() -> Any:
     try:
         return get_client()
     except ValueError:
-        cluster = LocalCluster(threads_per_worker=1, dashboard_address=None)
+        cluster = LocalCluster(threads_per_worker=1, dashboard_address="127.0.0.1:0")
         # The client keeps the cluster and, as the default one, is found the next time; both are
         # closed by Dask when the program ends.
         return Client(cluster)
