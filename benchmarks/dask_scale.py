@@ -79,7 +79,10 @@ def _cluster(workers: int, memory: str) -> Any:
 
     with (
         LocalCluster(
-            n_workers=workers, threads_per_worker=1, memory_limit=memory, dashboard_address="127.0.0.1:0"
+            n_workers=workers,
+            threads_per_worker=1,
+            memory_limit=memory,
+            dashboard_address="127.0.0.1:0",
         ) as cluster,
         Client(cluster) as client,
     ):

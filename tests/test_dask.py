@@ -1,4 +1,4 @@
-"""Fits and predictions on Dask collections: the same numbers as in one place, and clear refusals."""
+"""Fits and predictions on Dask collections: the numbers of one place, and clear refusals."""
 
 import pickle
 import subprocess
@@ -176,7 +176,9 @@ def test_arrays_give_lazy_arrays_with_their_chunks(spread):
     assert interval.shape == (45, 2)
     np.testing.assert_allclose(interval.compute(), model.predict_interval(points, level=0.8))
     quantiles = model.predict_quantiles(lazy, [0.2, 0.4, 0.6])
-    np.testing.assert_allclose(quantiles.compute(), model.predict_quantiles(points, [0.2, 0.4, 0.6]))
+    np.testing.assert_allclose(
+        quantiles.compute(), model.predict_quantiles(points, [0.2, 0.4, 0.6])
+    )
 
 
 def test_large_chunks_are_cut_for_the_work_and_put_together(spread, monkeypatch):

@@ -1,4 +1,4 @@
-"""Real failures of a real cluster of processes: what is lost is computed again, or said in words."""
+"""Failures of a real cluster of processes: what is lost is computed again, or said in words."""
 
 import os
 import signal

@@ -7,7 +7,11 @@ from mktestdocs import check_md_file
 
 ROOT = Path(__file__).parent.parent
 #: What pages need besides the core packages.
-NEEDS = {"bayesian_optimisation.md": ("botorch",), "optuna.md": ("botorch", "optuna")}
+NEEDS = {
+    "bayesian_optimisation.md": ("botorch",),
+    "dask.md": ("dask", "distributed"),
+    "optuna.md": ("botorch", "optuna"),
+}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 
 

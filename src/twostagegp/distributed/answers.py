@@ -37,7 +37,6 @@ def moments_at(
 ) -> tuple[Array, Array | None, Array | None]:
     """Mean, latent variance and sigma squared at encoded rows, each (n, p), computed now."""
     client, held = shards.held()
-    model = shards.model
     parts: list[Any] = []
     size = max(1, SENT_BYTES // max(1, 8 * X.shape[1]))
     for begin in range(0, len(X), size):
@@ -73,8 +72,8 @@ def lazy_answers(
     """
     import dask.array as da
 
-    sizes = X.chunks[0] if hasattr(X, "chunks") else None
-    known = sizes is not None and not math.isnan(sum(sizes))
+    sizes: Any = X.chunks[0] if hasattr(X, "chunks") else (math.nan,)
+    known = not math.isnan(sum(sizes))
     if known:
         X = X.rechunk({0: _halved(sizes)})
     parts = partitions(X, "X")
@@ -112,7 +111,7 @@ def _tasks(
     encoded: bool,
 ) -> list[Any]:
     """One task a part; ``rows`` are shards, or a model that has its rows with it."""
-    from dask import delayed
+    from dask.delayed import delayed
 
     is_spread = isinstance(rows, ClusterRows)
     model = delayed(rows.model if is_spread else rows, traverse=False)

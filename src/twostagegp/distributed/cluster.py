@@ -44,7 +44,7 @@ def current_client() -> Any:
 def in_words(what: str) -> Iterator[None]:
     """Turn what Dask raises when the cluster fails into a :class:`ClusterError`."""
     from distributed import KilledWorker
-    from distributed.comm import CommClosedError
+    from distributed.comm.core import CommClosedError
 
     try:
         yield

@@ -85,7 +85,7 @@ def _for_sample(estimator: Any, groups: Any) -> Any:
 
 def _shards(local: Any, made: list[Any], rows: Any, client: Any) -> ClusterRows:
     """Take the rows out of a fitted model and plan its shards."""
-    from dask import delayed
+    from dask.delayed import delayed
 
     fits = local._fits
     space = next((space_of(fit) for fit in fits), None)

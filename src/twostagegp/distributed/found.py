@@ -121,7 +121,8 @@ def _combined(found: Found, k: int) -> Found:
     place = (np.cumsum(first, axis=1) - 1) + width * np.arange(m)[:, None]
 
     def pooled(values: Array) -> Array:
-        return np.bincount(place.ravel(), weights=values.ravel(), minlength=m * width)
+        sums = np.bincount(place.ravel(), weights=values.ravel(), minlength=m * width)
+        return np.asarray(sums, dtype=np.float64)
 
     c = pooled(found.c)
     share = np.divide(1.0, c, out=np.zeros_like(c), where=c > 0.0)

@@ -23,7 +23,15 @@ from twostagegp.engines.neighbors import IndexStore, Metric, NeighborEngine, Nei
 from twostagegp.errors import InputError
 from twostagegp.rows import Rows
 
-__all__ = ["Space", "metrics_of", "posteriors", "space_of", "with_neighbors", "with_posteriors", "without_rows"]
+__all__ = [
+    "Space",
+    "metrics_of",
+    "posteriors",
+    "space_of",
+    "with_neighbors",
+    "with_posteriors",
+    "without_rows",
+]
 
 Array = NDArray[np.float64]
 

@@ -68,7 +68,7 @@ class Shard:
     trees: tuple[TreeIndex, ...]
 
     def __sizeof__(self) -> int:
-        arrays = [self.X, self.T, self.c, self.extra]
+        arrays: list[NDArray[Any] | None] = [self.X, self.T, self.c, self.extra]
         for tree in self.trees:
             arrays += [tree.order, tree.ends, tree.boxes, tree.leaf_boxes, tree.leaves]
         return sum(array.nbytes for array in arrays if array is not None)
@@ -103,7 +103,7 @@ def build_shard(model: Any, plan: Plan, pieces: Sequence[Piece]) -> Shard:
         scalings = [data.scaling for data in model._data]
         targets = piece.y.reshape(len(piece.y), -1)
         X = piece.X[:, scalings[0].columns]
-        dtype = np.float32 if model.dtype == "float32" else np.float64
+        dtype: Any = np.float32 if model.dtype == "float32" else np.float64
         if len(X) == 0:
             return Shard(X.astype(dtype), targets, None, None, ())
         merged = [merge_rows(X, column, piece.weight, piece.noise_var) for column in targets.T]

@@ -96,7 +96,7 @@ def pieces(
     X: Any, y: Any, weight: Any = None, noise_var: Any = None
 ) -> tuple[list[Any], list[Any]]:
     """Delayed pieces of collections that are cut at the same rows, and their delayed lengths."""
-    from dask import delayed
+    from dask.delayed import delayed
 
     given = {"X": X, "y": y, "sample_weight": weight, "noise_var": noise_var}
     columns: dict[str, Sequence[Any]] = {}
@@ -138,7 +138,7 @@ def draw_sample(
     client: Any, made: Sequence[Any], lengths: Sequence[Any], count: int, seed: int
 ) -> tuple[Piece, NDArray[np.int64]]:
     """Random rows of all partitions, at most ``count``, and the rows of each partition."""
-    from dask import delayed
+    from dask.delayed import delayed
 
     rows = np.array(gathered(client, lengths, "counting the rows"), dtype=np.int64)
     if rows.sum() < 2:
