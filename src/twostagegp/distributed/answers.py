@@ -71,6 +71,7 @@ def lazy_answers(
     Dask array, or tuple of them where there are several ``tails``
     """
     import dask.array as da
+    from dask.delayed import delayed
 
     sizes: Any = X.chunks[0] if hasattr(X, "chunks") else (math.nan,)
     known = not math.isnan(sum(sizes))
@@ -82,10 +83,13 @@ def lazy_answers(
     held = [] if shards is None else shards.held()[1]
     options = options | {"tails": list(tails)}
     tasks = _tasks(shards or model, held, parts, method, options, encoded=False)
+    # With a second dependency a task stays one of its own: Dask would join answering and picking,
+    # for each result apart, and answer twice.
+    own = delayed(tuple(tails), traverse=False)
     arrays = []
     for number, tail in enumerate(tails):
         blocks = [
-            da.from_delayed(task[number], (count, *tail), dtype=np.float64)
+            da.from_delayed(delayed(pick)(task, number, own), (count, *tail), dtype=np.float64)
             for task, count in zip(tasks, counts, strict=True)
         ]
         whole = da.concatenate(blocks, allow_unknown_chunksizes=True)
@@ -163,6 +167,11 @@ def answer(
         None if column[0] is None else np.concatenate(column)
         for column in zip(*results, strict=True)
     )
+
+
+def pick(results: tuple[Any, ...], number: int, tails: Any) -> Any:
+    """One of the results of a part."""
+    return results[number]
 
 
 def _knowing(model: Any, near: tuple[Found, ...] | None, plan: Plan | None) -> Any:
