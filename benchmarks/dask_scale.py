@@ -1,4 +1,4 @@
-r"""A Parquet folder larger than a worker's memory: fit and predictions on a small Dask cluster.
+r"""A Parquet folder whose shards need more than a worker's memory, on a small Dask cluster.
 
 Rows are those of ``benchmarks.neighbors_scale``, written part by part into a temporary folder. A
 ``LocalCluster`` of two processes with one thread and 2 GiB each fits the default
@@ -272,10 +272,10 @@ def _table(records: list[Record]) -> str:
 def _equality(records: list[Record]) -> str:
     """Differences from one place, of each run."""
     lines = [
-        f"Against a model with the same hyperparameters and {r['equal_rows']:,} rows in one place, "
+        f"- {r['rows']:,} rows: against a model with the same hyperparameters and {r['equal_rows']:,} rows in one place, "
         f"{r['equal_points']:,} points: largest difference of a mean {r['largest_difference']:.1e},"
         f" of a standard deviation {r['largest_difference_std']:.1e}."
-        for r in records[-1:]
+        for r in records
     ]
     return "\n".join(lines) + "\n"
 
