@@ -271,13 +271,20 @@ def _table(records: list[Record]) -> str:
 
 def _equality(records: list[Record]) -> str:
     """Differences from one place, of each run."""
+    header = ["rows in one place", "points", "largest difference of a mean", "of a std"]
     lines = [
-        f"- {r['rows']:,} rows: against a model with the same hyperparameters and {r['equal_rows']:,} rows in one place, "
-        f"{r['equal_points']:,} points: largest difference of a mean {r['largest_difference']:.1e},"
-        f" of a standard deviation {r['largest_difference_std']:.1e}."
+        [
+            f"{r['equal_rows']:,}",
+            f"{r['equal_points']:,}",
+            f"{r['largest_difference']:.1e}",
+            f"{r['largest_difference_std']:.1e}",
+        ]
         for r in records
     ]
-    return "\n".join(lines) + "\n"
+    note = (
+        "A folder on the cluster against the same hyperparameters with all rows in one place:\n\n"
+    )
+    return note + markdown_table(header, lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Fits and predictions on Dask collections: the numbers of one place, and clear refusals."""
 
+import json
 import pickle
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info
 
+from benchmarks import dask_scale
 from benchmarks.dask_scale import in_memory
 from twostagegp import ExactGPRegressor, GPNNRegressor, TwoStageGPRegressor
 from twostagegp.distributed import fitting
@@ -152,6 +154,8 @@ def test_predictions_see_all_rows_and_equal_those_in_one_place(spread):
         model.predict(points, return_std=True), local.predict(points, return_std=True), strict=True
     ):
         np.testing.assert_allclose(one, other, **ROUNDING)
+    fewer = in_memory(model, X[::2], y[::2])
+    assert np.abs(model.predict(points) - fewer.predict(points)).max() > 1e-3
     levels = [0.1, 0.5, 0.9]
     np.testing.assert_allclose(
         model.predict_quantiles(points, levels), local.predict_quantiles(points, levels), **ROUNDING
@@ -371,3 +375,27 @@ def test_no_dask_without_a_collection():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.split() == [], done.stderr
     assert done.returncode == 0
+
+
+# --- the benchmark -------------------------------------------------------------------------------
+
+
+def test_parts_of_the_benchmark_are_written_whole(tmp_path):
+    dask_scale.write_parts(tmp_path / "rows", rows=25, part_rows=10, seed=0)
+    read = pd.read_parquet(tmp_path / "rows")
+    assert len(read) == 25
+    assert len(list((tmp_path / "rows").iterdir())) == 3
+    assert len(read.drop_duplicates()) == 25
+
+
+@pytest.mark.slow
+def test_the_benchmark_runs_and_its_page_has_the_figures(tmp_path):
+    sizes = {"rows": 2000, "points": 300, "equal-rows": 800, "part-rows": 500}
+    given = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
+    assert dask_scale.main([*given, "--results", str(tmp_path), "--workers", "1"]) == 0
+    page = (tmp_path / "dask_scale.md").read_text()
+    assert "| 2,000 " in page
+    assert "| 300 " in page
+    record = json.loads((tmp_path / "dask_scale.jsonl").read_text())
+    assert record["largest_difference"] < 1e-9
+    assert record["workers_lost"] == 0
