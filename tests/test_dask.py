@@ -272,6 +272,23 @@ def test_a_parquet_folder_with_categories_and_dates(client, tmp_path):
         model.predict(whole[columns].rename(columns={"color": "colour"}))
 
 
+@pytest.mark.filterwarnings("ignore::twostagegp.errors.TwoStageGPWarning")
+def test_levels_that_the_sample_has_not_seen_follow_the_rule_of_predict(client, monkeypatch):
+    monkeypatch.setattr(fitting, "SAMPLE_ROWS", 60)
+    whole = frame()[["a", "color", "y"]]
+    whole["color"] = whole["color"].astype(object)
+    columns = ["a", "color"]
+
+    whole.loc[70:74, "color"] = ["violet", "beige", "teal", "pink", "grey"]
+    lazy = dd.from_pandas(whole, npartitions=3)
+    model = small().fit(lazy[columns], lazy["y"])
+    assert len(model._data[0].merged.inverse) == 60
+    assert not any("violet" in name for name in model.columns_.names)
+    points = whole[columns].iloc[::2]
+    expected = in_memory(model, whole[columns], whole["y"].to_numpy()).predict(points)
+    np.testing.assert_allclose(model.predict(points), expected, **ROUNDING)
+
+
 # --- refusals ------------------------------------------------------------------------------------
 
 
