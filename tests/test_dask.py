@@ -323,6 +323,15 @@ def test_an_error_names_the_partition_and_leaves_the_model_as_it_was(client):
     np.testing.assert_array_equal(model.predict(X), expected)
 
 
+def test_a_file_that_is_gone_is_said_to_be_gone(client, tmp_path):
+    lazy = dd.from_pandas(frame()[["a", "y"]], npartitions=2)
+    lazy.to_parquet(tmp_path / "rows")
+    read = dd.read_parquet(tmp_path / "rows")
+    (tmp_path / "rows" / "part.1.parquet").unlink()
+    with pytest.raises(FileNotFoundError):
+        small().fit(read[["a"]], read["y"])
+
+
 def test_what_needs_the_rows_in_one_place_says_so(spread):
     model, X, y, points = spread
     lazy = da.from_array(points, chunks=(20, 2))

@@ -41,7 +41,7 @@ def current_client() -> Any:
 
 
 @contextmanager
-def in_words(what: str) -> Iterator[None]:
+def in_words(client: Any, what: str) -> Iterator[None]:
     """Turn what Dask raises when the cluster fails into a :class:`ClusterError`."""
     from distributed import KilledWorker
     from distributed.comm.core import CommClosedError
@@ -54,6 +54,9 @@ def in_words(what: str) -> Iterator[None]:
             "workers more memory, or make the partitions smaller."
         ) from error
     except (CommClosedError, CancelledError, asyncio.CancelledError, OSError) as error:
+        lost = isinstance(error, CommClosedError | CancelledError | asyncio.CancelledError)
+        if not lost and client.status == "running":  # a file that a task could not read
+            raise
         raise ClusterError(
             f"{what}: the cluster was lost ({type(error).__name__}: {error}). Connect a new "
             "client and call fit again."
@@ -62,7 +65,7 @@ def in_words(what: str) -> Iterator[None]:
 
 def gathered(client: Any, tasks: Sequence[Any], what: str) -> list[Any]:
     """Compute tasks and bring their results here; an error or Ctrl-C cancels the rest."""
-    with in_words(what):
+    with in_words(client, what):
         futures = client.compute(list(tasks))
         try:
             return client.gather(futures)
@@ -75,7 +78,7 @@ def kept(client: Any, tasks: Sequence[Any], what: str) -> list[Any]:
     """Compute tasks and leave their results on the workers."""
     from distributed import futures_of, wait
 
-    with in_words(what):
+    with in_words(client, what):
         held = client.persist(list(tasks))
         futures = futures_of(held)
         try:
