@@ -202,7 +202,7 @@ class GPEstimator(
             from twostagegp.distributed.fitting import fit_distributed
 
             return fit_distributed(self, X, y, groups, sample_weight, noise_var)
-        vars(self).pop("_shards", None)
+        self.__dict__.pop("_shards", None)
         # Finiteness is checked here, to name the row and the column.
         options = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 2}
         both = (options, {**options, "ensure_2d": False})
