@@ -168,6 +168,14 @@ def grouped(pieces: Sequence[Any], rows: NDArray[np.int64], workers: int) -> lis
     return groups
 
 
+def _by_worker(client: Any, held: list[Any]) -> list[Any]:
+    """Shards of the same worker one after the other: points then move as rarely as can be."""
+    from distributed import futures_of
+
+    homes = client.who_has(futures_of(held))
+    return sorted(held, key=lambda shard: sorted(homes.get(shard.key, ())))
+
+
 class ClusterRows:
     """The shards of a fitted model: where they come from, and where they are now.
 
@@ -195,6 +203,6 @@ class ClusterRows:
         """The client in use and its shards; a new client reads the source once more."""
         client = current_client()
         if client is not self._client:
-            self._held = kept(client, self.lazy, "making the shards")
+            self._held = _by_worker(client, kept(client, self.lazy, "making the shards"))
             self._client = client
         return client, self._held
