@@ -25,6 +25,7 @@ PAGES = (
     "docs/benchmarks.md",
     "docs/calibration.md",
     "docs/command_line.md",
+    "docs/dask.md",
     "docs/defaults.md",
     "docs/foundation.md",
     "docs/kernel_search.md",

@@ -15,7 +15,11 @@ from twostagegp import metrics
 
 ROOT = Path(__file__).parent.parent
 #: What pages need besides the core packages.
-NEEDS = {"bayesian_optimisation.md": ("botorch",), "optuna.md": ("botorch", "optuna")}
+NEEDS = {
+    "bayesian_optimisation.md": ("botorch",),
+    "dask.md": ("dask", "distributed"),
+    "optuna.md": ("botorch", "optuna"),
+}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 
 

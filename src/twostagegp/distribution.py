@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr
 from sklearn.utils import check_random_state
 
+from twostagegp.distributed.detect import is_dask
 from twostagegp.errors import InputError, MemoryBudgetError
 from twostagegp.shape import Shape
 
@@ -79,6 +80,7 @@ class Predictive:
         Parameters
         ----------
         X : array-like of shape (n, d)
+            Of a Dask array or data frame the results are lazy Dask arrays: docs/dask.md.
         return_std : bool
             Also the standard deviation of an *observation* at X, noise included: that of the same
             distribution that quantiles, densities and samples are of.
@@ -96,6 +98,12 @@ class Predictive:
             raise InputError(
                 "ask for one of return_std, return_latent_std and return_cov at a time."
             )
+        if is_dask(X):
+            if return_cov:
+                raise InputError("return_cov needs all rows in one place: call X.compute() first.")
+            several = return_std or return_latent_std
+            options = {"return_std": return_std, "return_latent_std": return_latent_std}
+            return self._lazy(X, "predict", [()] * (1 + several), options)
         if return_cov:
             cov = self._covariances(X)
             mean = self._shape(self._moments(X, variance=False)[0])
@@ -141,6 +149,8 @@ class Predictive:
             )
         if not 0.0 < level < 1.0:
             raise InputError(f"level={level!r} must lie between 0 and 1, for example 0.95.")
+        if is_dask(X):
+            return self._lazy(X, "predict_interval", [(2,)], {"level": level, "method": method})
         if method == "conformal":
             mean, sigma = self._mean_and_sigma(X)
             half = sigma * self._conformal_scores(level)
@@ -164,7 +174,18 @@ class Predictive:
         q = np.atleast_1d(np.asarray(levels, dtype=np.float64))
         if q.ndim != 1 or not ((q > 0.0) & (q < 1.0)).all():
             raise InputError(f"levels={levels!r} must be numbers between 0 and 1.")
+        if is_dask(X):
+            return self._lazy(X, "predict_quantiles", [(len(q),)], {"levels": q})
         return self._summary(X, q)[2]
+
+    def _lazy(
+        self, X: Any, method: str, tails: list[tuple[int, ...]], options: dict[str, Any]
+    ) -> Any:
+        """Lazy results of a method for a Dask collection; ``tails``: their axes after p."""
+        from twostagegp.distributed.answers import lazy_answers
+
+        targets = () if self._is_1d else (len(self._shapes),)
+        return lazy_answers(self, X, method, [(*targets, *tail) for tail in tails], options)
 
     def _summary(self, X: Any, levels: Array) -> tuple[Array, Array, Array]:
         """Mean, standard deviation and quantiles of an observation, at the cost of one of them."""

@@ -7,6 +7,7 @@ Each error also inherits from the built-in that callers already catch.
 from __future__ import annotations
 
 __all__ = [
+    "ClusterError",
     "InputError",
     "MemoryBudgetError",
     "ModelFileError",
@@ -35,6 +36,10 @@ class NotFittableError(TwoStageGPError, RuntimeError):
 
 class MemoryBudgetError(TwoStageGPError, MemoryError):
     """The request needs more memory than there is; raised before any is taken."""
+
+
+class ClusterError(TwoStageGPError, RuntimeError):
+    """A Dask cluster was lost, or its workers died."""
 
 
 class ModelFileError(TwoStageGPError, ValueError):

@@ -28,6 +28,7 @@ from twostagegp.columns.tables import (
     new_inputs,
     training_table,
 )
+from twostagegp.distributed.detect import is_dask
 from twostagegp.distribution import Predictive, check_covariance_size
 from twostagegp.drawable import Drawable
 from twostagegp.errors import InputError, TwoStageGPWarning
@@ -141,6 +142,8 @@ class GPEstimator(
     verbose: int
     missing: str
     columns_: TableEncoder | None
+    #: Where the rows are, of a model that was fitted to a Dask collection.
+    _shards: Any = None
 
     @abstractmethod
     def _check_parameters(self) -> None:
@@ -178,6 +181,7 @@ class GPEstimator(
         ----------
         X : data frame or array-like of shape (n, d)
             A frame may hold categories, booleans, text labels, dates and gaps: docs/tables.md.
+            A Dask array or data frame stays on its workers: docs/dask.md.
         y : array-like of shape (n,) or (n, p)
         groups : array-like of shape (n,), optional
             Rows with the same label are held out together wherever something is held out.
@@ -194,6 +198,11 @@ class GPEstimator(
         begin = time.perf_counter()
         self._check_parameters()
         self._check_shared_parameters()
+        if is_dask(X) or is_dask(y):
+            from twostagegp.distributed.fitting import fit_distributed
+
+            return fit_distributed(self, X, y, groups, sample_weight, noise_var)
+        self.__dict__.pop("_shards", None)
         # Finiteness is checked here, to name the row and the column.
         options = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 2}
         both = (options, {**options, "ensure_2d": False})
@@ -304,6 +313,11 @@ class GPEstimator(
 
     def _inputs(self, X: Any) -> Array:
         check_is_fitted(self, "fit_report_")
+        if is_dask(X):
+            raise InputError(
+                "of Dask collections predict, predict_interval and predict_quantiles can be "
+                "asked; call X.compute() for the rest."
+            )
         return new_inputs(self, X)
 
     def _tensor(self, X: Array, data: Prepared) -> Tensor:
@@ -313,6 +327,10 @@ class GPEstimator(
         return self._moments_at(self._inputs(X), variance)
 
     def _moments_at(self, X: Array, variance: bool) -> tuple[Array, Array | None, Array | None]:
+        if self._shards is not None:
+            from twostagegp.distributed.answers import moments_at
+
+            return moments_at(self._shards, X, variance)
         n, p = len(X), len(self._fits)
         means, latents, observeds = np.empty((n, p)), np.empty((n, p)), np.empty((n, p))
         with limit_threads(self.n_jobs), no_denormals():

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from twostagegp.compiled import tree
@@ -109,27 +110,63 @@ class TreeIndex:
     def query(
         self, points: Tensor, k: int, own: Tensor | None = None, own_group: Tensor | None = None
     ) -> Tensor:
+        return torch.from_numpy(self._search(points, k, own, own_group, None)[0])
+
+    def query_within(
+        self, points: Tensor, k: int, bound: NDArray[np.float64] | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Nearest rows no farther away than ``bound``, and their distances (squared, but for L1).
+
+        Parameters
+        ----------
+        points : Tensor of shape (m, d)
+        bound : array of shape (m,), optional
+            In the units of the distances; no bound by default.
+
+        Returns
+        -------
+        rows, distances : arrays of shape (m, k)
+            Nearest first; -1 and infinity where there are no more.
+
+        Examples
+        --------
+        >>> import torch
+        >>> X = torch.arange(5, dtype=torch.float64)[:, None]
+        >>> TreeIndex(X).query_within(X[:1], 3, np.array([1.0]))
+        (array([[ 0,  1, -1]], dtype=int32), array([[ 0.,  1., inf]]))
+        """
+        return self._search(points, k, None, None, bound)
+
+    def _search(
+        self,
+        points: Tensor,
+        k: int,
+        own: Tensor | None,
+        own_group: Tensor | None,
+        bound: NDArray[np.float64] | None,
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         queries = points.double().cpu().numpy()
         m = len(queries)
         row = _no_one(m) if own is None else own.cpu().numpy().astype(np.int64)
         group = _no_one(m) if own_group is None else own_group.cpu().numpy().astype(np.int64)
+        limit = np.full(m, math.inf) if bound is None else bound
         leaf = np.empty(m, dtype=np.int64)
-        found = np.empty((m, k), dtype=np.int32)
+        found, distance = np.empty((m, k), dtype=np.int32), np.empty((m, k))
         tree.leaf_of(np.ascontiguousarray(queries), self.boxes, self.depth, self.manhattan, leaf)
         turn = np.argsort(leaf, kind="stable")
 
         def work(part: slice) -> None:
             here = turn[part]
-            out = np.empty((len(here), k), dtype=np.int32)
+            out, far = np.empty((len(here), k), dtype=np.int32), np.empty((len(here), k))
             tree.search(
                 np.ascontiguousarray(queries[here]), leaf[here], self.order, self.ends, self.boxes,
                 self.leaf_boxes, self.leaves, self.depth, self.manhattan, row[here],
-                self.groups, group[here], self.ordered, self.budget, out,
+                self.groups, group[here], self.ordered, self.budget, limit[here], out, far,
             )  # fmt: skip
-            found[here] = out
+            found[here], distance[here] = out, far
 
         by_slices(work, m, _SLICE)
-        return torch.from_numpy(found)
+        return found, distance
 
 
 class BruteIndex:

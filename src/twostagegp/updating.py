@@ -45,6 +45,7 @@ class Updatable:
     _target_ndim: int
     n_jobs: int | None
     fit_report_: Any
+    _shards: Any
 
     @property
     @abstractmethod
@@ -115,6 +116,11 @@ class Updatable:
         (True, 20)
         """
         begin = time.perf_counter()
+        if self._shards is not None:
+            raise InputError(
+                "a model whose rows are on a Dask cluster cannot be updated: call fit with a "
+                "collection of all rows."
+            )
         rows = _checked(self._inputs(X), self._targets(y), groups, sample_weight, noise_var)
         mean, _, variance = self._moments_at(rows.X, variance=True)
         assert variance is not None

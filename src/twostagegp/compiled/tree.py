@@ -220,7 +220,9 @@ def search(
     own_group,
     ordered,
     budget,
+    bound,
     out,
+    distance,
 ):
     """The nearest rows of each query, nearest first; -1 where there are no more.
 
@@ -235,7 +237,11 @@ def search(
         ``groups`` are places in an order, and only rows with a place below ``own_group`` count.
     budget : int
         Leaves looked at for a query at most: below their number the search is approximate.
+    bound : (m,)
+        Rows farther away than this (squared, but for L1) do not count; infinity for all rows.
     out : (m, k) int32
+    distance : (m, k)
+        Distances of these rows, squared but for L1; infinity where there is no row.
     """
     k, d = out.shape[1], queries.shape[1]
     first_leaf, first_group = 2**depth - 1, 2 ** (depth - 3) - 1
@@ -265,7 +271,7 @@ def search(
         for m in range(together):
             looked[m] = 0
             for i in range(k):
-                found[m, i], row[m, i] = np.inf, last
+                found[m, i], row[m, i] = bound[begin + m], last
         n_waiting = 1
         waiting[0] = 0
         while n_waiting > 0:
@@ -317,6 +323,8 @@ def search(
                         )  # fmt: skip
         for m in range(together):
             for size in range(k - 1, -1, -1):
-                out[begin + m, size] = -1 if row[m, 0] == last else row[m, 0]
+                none = row[m, 0] == last
+                out[begin + m, size] = -1 if none else row[m, 0]
+                distance[begin + m, size] = np.inf if none else found[m, 0]
                 if size > 0:
                     _sink(found[m], row[m], size, found[m, size], row[m, size])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from os import PathLike
 
+from twostagegp.errors import ModelFileError
+
 __all__ = ["Savable"]
 
 
@@ -24,6 +26,11 @@ class Savable:
             Store factorised matrices of n × n numbers too, instead of computing them again in
             :func:`twostagegp.load`.
         """
+        if getattr(self, "_shards", None) is not None:
+            raise ModelFileError(
+                "the training rows of this model are on the workers of a Dask cluster; a model "
+                "that was fitted to a pandas or numpy table can be saved."
+            )
         from twostagegp.files.model import save_model
 
         save_model(self, path, include_factors)

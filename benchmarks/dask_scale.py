@@ -1,0 +1,291 @@
+r"""A Parquet folder whose shards need more than a worker's memory, on a small Dask cluster.
+
+Rows are those of ``benchmarks.neighbors_scale``, written part by part into a temporary folder. A
+``LocalCluster`` of two processes with one thread and 2 GiB each fits the default
+:class:`~twostagegp.TwoStageGPRegressor`; then points are read from Parquet, and their means
+and standard deviations written to Parquet. A second, smaller folder shows that at the
+same hyperparameters the predictions are those of a model with all rows in one place.
+
+    python -m benchmarks.dask_scale
+    python -m benchmarks.dask_scale --rows 1000000
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import resource
+import tempfile
+from collections.abc import Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+import twostagegp
+from benchmarks._arguments import positive
+from benchmarks._models import code_version
+from benchmarks._store import JsonLines, Record, plain, write_whole
+from benchmarks._tables import figure, markdown_table
+from benchmarks._timing import Timed
+from benchmarks.neighbors_scale import COLUMNS, NOISE, draw, function
+from twostagegp import TwoStageGPRegressor, metrics
+from twostagegp.distributed.parts import with_posteriors
+from twostagegp.engines.neighbors import NeighborEngine, NeighborPosterior
+from twostagegp.rows import Rows, merge_rows
+
+__all__ = ["in_memory", "main", "measure", "report", "write_parts"]
+
+Array = NDArray[np.float64]
+
+RESULTS = Path(__file__).parent / "results"
+ROWS, POINTS, EQUAL_ROWS = 10_000_000, 100_000, 200_000
+PART_ROWS, POINT_ROWS = 500_000, 10_000
+WORKERS, MEMORY = 2, "2GiB"
+NAMES = [f"x{k}" for k in range(COLUMNS)]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, keep the result, then write and print the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=positive, default=ROWS)
+    parser.add_argument("--points", type=positive, default=POINTS)
+    parser.add_argument("--equal-rows", type=positive, default=EQUAL_ROWS)
+    parser.add_argument("--part-rows", type=positive, default=PART_ROWS)
+    parser.add_argument("--workers", type=positive, default=WORKERS)
+    parser.add_argument("--memory", default=MEMORY, help="memory limit of a worker")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--table-only", action="store_true")
+    given = parser.parse_args(arguments)
+    store = JsonLines(given.results / "dask_scale.jsonl", key=("rows", "workers", "memory"))
+    if not given.table_only:
+        store.append(plain(measure(given)), replace=True)
+    page = report(sorted(store.records().values(), key=lambda record: record["rows"]))
+    write_whole(given.results / "dask_scale.md", page)
+    print(page)
+    return 0
+
+
+@contextmanager
+def _cluster(workers: int, memory: str) -> Any:
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            memory_limit=memory,
+            dashboard_address="127.0.0.1:0",
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def write_parts(folder: Path, rows: int, part_rows: int, seed: int) -> None:
+    """Rows of ``neighbors_scale.draw`` as a Parquet folder; every part has a seed of its own."""
+    folder.mkdir(parents=True)
+    for number, begin in enumerate(range(0, rows, part_rows)):
+        X, y = draw(min(part_rows, rows - begin), seed=seed + number)
+        frame = pd.DataFrame(X, columns=NAMES).assign(y=y)
+        frame.to_parquet(folder / f"part-{number:05d}.parquet", index=False)
+
+
+def measure(given: argparse.Namespace) -> Record:
+    """Both folders on one cluster."""
+    record: Record = {
+        "version": twostagegp.__version__,
+        "code": code_version(),
+        "torch": torch.__version__,
+        "machine": platform.processor() or platform.machine(),
+        "rows": given.rows,
+        "points": given.points,
+        "part_rows": given.part_rows,
+        "workers": given.workers,
+        "memory": given.memory,
+        "load": os.getloadavg()[0],
+    }
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with Timed() as writing:
+            write_parts(folder / "rows", given.rows, given.part_rows, seed=1000)
+            write_parts(folder / "points", given.points, POINT_ROWS, seed=500)
+            write_parts(folder / "equal", given.equal_rows, given.equal_rows // 4, seed=900)
+        record["write_wall"] = writing.wall
+        record["folder_gib"] = sum(p.stat().st_size for p in folder.rglob("*.parquet")) / 2**30
+        with _cluster(given.workers, given.memory) as client:
+            before = set(client.scheduler_info(n_workers=-1)["workers"])
+            record |= _large(folder)
+            peaks = client.run(_peak_gib)
+            record["worker_peak_gib"] = max(peaks.values())
+            record["workers_lost"] = len(before - set(peaks))
+        record["client_peak_gib"] = _peak_gib()
+        with _cluster(given.workers, given.memory):
+            record |= _equal(folder, given.equal_rows)
+    return record
+
+
+def _large(folder: Path) -> Record:
+    """Fit, then predictions from Parquet to Parquet."""
+    import dask.dataframe as dd
+
+    table = dd.read_parquet(folder / "rows")
+    model = TwoStageGPRegressor(random_state=0)
+    with Timed() as fitting:
+        model.fit(table[NAMES], table["y"])
+    points = dd.read_parquet(folder / "points")
+    with Timed() as predicting:
+        mean, std = model.predict(points[NAMES], return_std=True)
+        points.assign(mean=mean, std=std).to_parquet(folder / "answers")
+    read = pd.read_parquet(folder / "answers")
+    f = function(read[NAMES].to_numpy())
+    scored = [read[name].to_numpy() for name in ("y", "mean", "std")]
+    return {
+        "fit_wall": fitting.wall,
+        "fit_seconds": dict(model.fit_report_.seconds),
+        "shards": len(model._shards.lazy),
+        "metrics": len(model._shards.plan.metrics),
+        "mean": model.fit_report_.mean,
+        "predict_wall": predicting.wall,
+        "answers": len(read),
+        "rmse": float(np.sqrt(np.mean((read["mean"] - f) ** 2))),
+        "coverage_95": float(metrics.coverage(*scored, level=0.95)),
+        "nlpd": float(metrics.nlpd(*scored)),
+    }
+
+
+def _equal(folder: Path, rows: int) -> Record:
+    """Largest difference from the same parts with all rows in one place."""
+    import dask.dataframe as dd
+
+    table = dd.read_parquet(folder / "equal")
+    model = TwoStageGPRegressor(random_state=0).fit(table[NAMES], table["y"])
+    frame = table.compute()
+    points = pd.read_parquet(folder / "points")[NAMES].iloc[:10_000]
+    local = in_memory(model, frame[NAMES], frame["y"].to_numpy())
+    mean, std = model.predict(points, return_std=True)
+    own_mean, own_std = local.predict(points, return_std=True)
+    return {
+        "equal_rows": rows,
+        "equal_points": len(points),
+        "largest_difference": float(np.abs(mean - own_mean).max()),
+        "largest_difference_std": float(np.abs(std - own_std).max()),
+    }
+
+
+def in_memory(model: Any, X: Any, y: Array) -> Any:
+    """The same model with these rows in one place, in the sample's units."""
+    local = copy(model)
+    local._shards = None
+    numbers = model._inputs(X)
+    targets = np.asarray(y, dtype=np.float64).reshape(len(numbers), -1)
+    local._fits = []
+    for fit, data, column in zip(model._fits, model._data, targets.T, strict=True):
+        scaling = data.scaling
+        merged = merge_rows(numbers[:, scaling.columns], column)
+        own = replace(scaling, columns=np.arange(len(scaling.columns)))
+        Z = torch.as_tensor(own.inputs(merged.X))
+        whitening = getattr(fit, "whitening", None)
+        Z = Z if whitening is None else whitening(Z)
+        t = torch.as_tensor((merged.t - scaling.y_mean) / scaling.y_scale)
+        c = torch.as_tensor(merged.c)
+        rows = Rows(Z, t, c, 0.0 * c, 0.0 * c)
+        local._fits.append(with_posteriors(fit, _Conditioned(rows)))
+    return local
+
+
+class _Conditioned:
+    """Posteriors on the same rows share their trees."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.engine = NeighborEngine(rows)
+
+    def __call__(self, part: NeighborPosterior) -> NeighborPosterior:
+        engine = replace(
+            self.engine,
+            n_neighbors=part.engine.n_neighbors,
+            noise_floor=part.engine.noise_floor,
+        )
+        return NeighborPosterior(part.kernel, part.parameters, engine)
+
+
+def _peak_gib() -> float:
+    """Largest memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def report(records: list[Record]) -> str:
+    """The Markdown page."""
+    head = "# A Parquet folder on a Dask cluster\n"
+    if not records:
+        return f"{head}\nNo results yet.\n"
+    last = records[-1]
+    states = ", ".join(sorted({f"{r['version']} (source {r['code']})" for r in records}))
+    note = (
+        f"twostagegp {states}, torch {last['torch']}, {last['machine']}; one thread a worker. "
+        f"{COLUMNS} columns, noise of standard deviation {NOISE:g}; RMSE against the function "
+        "itself. Points are read from Parquet, means and standard deviations written to Parquet.\n"
+    )
+    return "\n".join([head, note, _table(records), _equality(records)])
+
+
+def _table(records: list[Record]) -> str:
+    header = ["rows", "workers", "Parquet GiB", "shards", "fit s", "sample", "on the client"]
+    header += ["shards s", "predictions", "predict s", "worker peak GiB", "client peak GiB"]
+    header += ["workers lost", "RMSE", "95 % coverage"]
+    lines = []
+    for r in records:
+        seconds = r["fit_seconds"]
+        client = r["fit_wall"] - seconds["sample"] - seconds["shards"]
+        lines.append(
+            [
+                f"{r['rows']:,}",
+                f"{r['workers']} of {r['memory']}",
+                figure(r["folder_gib"]),
+                f"{r['shards']}",
+                figure(r["fit_wall"]),
+                figure(seconds["sample"]),
+                figure(client),
+                figure(seconds["shards"]),
+                f"{r['answers']:,}",
+                figure(r["predict_wall"]),
+                figure(r["worker_peak_gib"]),
+                figure(r["client_peak_gib"]),
+                f"{r['workers_lost']}",
+                figure(r["rmse"]),
+                f"{r['coverage_95']:.1%}",
+            ]
+        )
+    return markdown_table(header, lines) + "\n"
+
+
+def _equality(records: list[Record]) -> str:
+    """Differences from one place, of each run."""
+    header = ["rows in one place", "points", "largest difference of a mean", "of a std"]
+    lines = [
+        [
+            f"{r['equal_rows']:,}",
+            f"{r['equal_points']:,}",
+            f"{r['largest_difference']:.1e}",
+            f"{r['largest_difference_std']:.1e}",
+        ]
+        for r in records
+    ]
+    note = (
+        "A folder on the cluster against the same hyperparameters with all rows in one place:\n\n"
+    )
+    return note + markdown_table(header, lines) + "\n"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,122 @@
+"""``fit`` on Dask collections: hyperparameters from a sample, rows in shards.
+
+A random sample of rows comes to the client and is fitted there by the ordinary code: rules of
+columns, units, stack, variance and calibration are the sample's. Then every worker makes shards of
+the rows that it has, and predictions see all of them.
+"""
+
+from __future__ import annotations
+
+import time
+from copy import copy
+from typing import Any
+
+import numpy as np
+
+from twostagegp.columns.tables import encoded_names
+from twostagegp.distributed.cluster import current_client
+from twostagegp.distributed.parts import metrics_of, posteriors, space_of, without_rows
+from twostagegp.distributed.shards import ClusterRows, Plan, build_shard, grouped
+from twostagegp.distributed.source import draw_sample, pieces
+from twostagegp.errors import InputError
+from twostagegp.parameters import check_seed
+
+__all__ = ["SAMPLE_ROWS", "fit_distributed"]
+
+#: Rows that come to the client: as many as training looks for neighbours among in one place.
+SAMPLE_ROWS = 100_000
+
+
+def fit_distributed(
+    estimator: Any, X: Any, y: Any, groups: Any, sample_weight: Any, noise_var: Any
+) -> Any:
+    """Fit an estimator to Dask collections; an error leaves it as it was."""
+    begin = time.perf_counter()
+    local = _for_sample(estimator, groups)
+    made, lengths = pieces(X, y, sample_weight, noise_var)
+    client = current_client()
+    seed = int(check_seed(estimator.random_state).randint(2**31 - 1))
+    sample, rows = draw_sample(client, made, lengths, SAMPLE_ROWS, seed)
+    drawn = time.perf_counter()
+    local.fit(sample.X, sample.y, sample_weight=sample.weight, noise_var=sample.noise_var)
+    fitted = time.perf_counter()
+    local._shards = _shards(local, made, rows, client)
+    done = time.perf_counter()
+    reports = local.fit_report_ if isinstance(local.fit_report_, list) else [local.fit_report_]
+    for report in reports:
+        report.method_reason = (
+            f"{rows.sum()} rows in {len(local._shards.lazy)} shards on a Dask cluster; "
+            f"hyperparameters, units and calibration from {len(sample.y)} of them"
+        )
+        report.seconds |= {
+            "sample": drawn - begin,
+            "shards": done - fitted,
+            "total": done - begin,
+        }
+    given = estimator.get_params(deep=False)
+    learned = {name: value for name, value in vars(local).items() if name not in given}
+    vars(estimator).update(learned)
+    return estimator
+
+
+def _for_sample(estimator: Any, groups: Any) -> Any:
+    """A copy that fits the sample; what a cluster cannot do is refused."""
+    name = type(estimator).__name__
+    if not hasattr(estimator, "n_neighbors"):
+        raise InputError(
+            f"{name} needs all rows in one place; TwoStageGPRegressor and GPNNRegressor take Dask "
+            "collections."
+        )
+    method = getattr(estimator, "method", "neighbors")
+    if method not in ("auto", "neighbors", "vecchia"):
+        raise InputError(
+            f"method={method!r} needs all rows in one place; use 'neighbors' for a Dask collection."
+        )
+    if groups is not None:
+        raise InputError("groups are not held out together in a Dask collection; fit without them.")
+    if estimator.device not in ("auto", "cpu"):
+        raise InputError(f"device={estimator.device!r}: workers compute on the CPU; use 'cpu'.")
+    local = copy(estimator)
+    local.device = "cpu"
+    if method == "auto":
+        local.method = "neighbors"
+    return local
+
+
+def _shards(local: Any, made: list[Any], rows: Any, client: Any) -> ClusterRows:
+    """Take the rows out of a fitted model and plan its shards."""
+    from dask.delayed import delayed
+
+    fits = local._fits
+    space = next((space_of(fit) for fit in fits), None)
+    k = max((part.engine.n_neighbors for fit in fits for part in posteriors(fit)), default=1)
+    plan = Plan(tuple(metrics_of(fits)), int(min(k, rows.sum())), space)
+    local._fits = [without_rows(fit) for fit in fits]
+    local._publish(lambda parts: parts[0] if local._is_1d else parts)
+    shipped = traveller(local)
+    model, wanted = delayed(shipped, traverse=False), delayed(plan, traverse=False)
+    build = delayed(build_shard)
+    workers = sum(client.nthreads().values())
+    lazy = [build(model, wanted, group) for group in grouped(made, rows, workers)]
+    shards = ClusterRows(shipped, plan, lazy)
+    if plan.metrics:
+        shards.held()
+    return shards
+
+
+def traveller(model: Any) -> Any:
+    """A fitted model as it goes to the workers: no rows, no record of the fit."""
+    light = copy(model)
+    light._shards = None
+    light._n_encoded = len(encoded_names(model))
+    none = np.zeros(0, dtype=np.int64)
+    light._data = []
+    for data in model._data:
+        slim = copy(data)
+        object.__setattr__(slim, "rows", data.rows.subset(none))
+        object.__setattr__(slim, "merged", data.merged.subset(none))
+        light._data.append(slim)
+    for name in ("mean_", "variance_", "gp_", "search_", "calibration_"):
+        vars(light).pop(name, None)
+    light.fit_report_ = None
+    return light
