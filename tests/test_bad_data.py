@@ -26,7 +26,15 @@ MODELS = {
     "exact-search": ExactGPRegressor(kernel="search", ard=True, objective="loo", random_state=0),
     "exact-paper": ExactGPRegressor.from_paper(random_state=0),
 }
-each_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+#: The paper's schedules take hundreds of steps, whatever the table.
+LONG = ("paper", "exact-search", "exact-paper")
+each_model = pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(model, id=name, marks=[pytest.mark.slow] if name in LONG else [])
+        for name, model in MODELS.items()
+    ],
+)
 two_models = pytest.mark.parametrize(
     "model", [MODELS["default"], MODELS["exact"]], ids=["default", "exact"]
 )

@@ -938,6 +938,7 @@ def test_a_batch_fit_is_as_good_as_a_fit_of_each_problem(name, fits):
         assert fit.value[b] < tight.value + 1e-3
 
 
+@pytest.mark.slow
 def test_a_batch_fit_is_as_good_as_a_plain_loop_and_ranks_kernels_alike(subsamples, fits):
     ours, loops = {}, {}
     for name, (problems, fit) in fits.items():

@@ -31,7 +31,7 @@ SMALL = ("rbf", "laplacian")
 
 @parametrize_with_checks(
     [
-        TwoStageGPRegressor(),
+        TwoStageGPRegressor(kernels=SMALL, ard=False),
         ExactGPRegressor(),
         TwoStageGPRegressor(method="neighbors", kernels=("rbf",), ard=False),
         GPNNRegressor(),
@@ -44,6 +44,7 @@ def test_follows_scikit_learn(estimator, check):
 @pytest.mark.slow
 @parametrize_with_checks(
     [
+        TwoStageGPRegressor(),
         TwoStageGPRegressor(mean="search", kernels=SMALL),
         ExactGPRegressor(kernel="search", ard=True),
     ]

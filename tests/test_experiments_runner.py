@@ -80,6 +80,7 @@ def test_a_second_run_does_what_is_missing_only(tmp_path):
     assert len(CALLS) == 5
 
 
+@pytest.mark.slow
 def test_several_processes_give_the_same(tmp_path):
     assert run(experiment(), ["--results", str(tmp_path), "--jobs", "2", "--seeds", "3"]) == 0
     lines = (tmp_path / "small.jsonl").read_text().splitlines()

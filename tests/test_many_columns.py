@@ -11,6 +11,7 @@ from twostagegp import TwoStageGPRegressor
 from twostagegp.progress import ONE_THREAD_ROWS, threads_of_fit
 
 
+@pytest.mark.slow
 def test_a_run_and_its_page(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(many_columns, "SIZES", ((20, 3),))
     assert many_columns.main(["--seeds", "1", "--results", str(tmp_path)]) == 0

@@ -95,6 +95,7 @@ def test_the_interpreter_of_the_others_needs_nothing_of_this_package():
     assert "twostagegp" not in said.stdout.split()
 
 
+@pytest.mark.slow
 def test_a_model_in_a_process_of_its_own(tmp_path, monkeypatch, capsys):
     split = split_of()
     X, y = np.concatenate([split.X_test, split.X]), np.concatenate([split.y_test, split.y])
@@ -334,6 +335,7 @@ def test_growth_is_the_slope_of_the_logarithms():
     assert neighbors_scale.growth([10], [1.0]) is None
 
 
+@pytest.mark.slow
 def test_one_size(monkeypatch):
     def simple(**given):
         return TwoStageGPRegressor(kernels=["matern32"], ard=False, **given)
@@ -603,6 +605,7 @@ def test_a_broken_run_keeps_what_is_under_way_and_starts_nothing_more(tmp_path, 
     assert 1 <= len(store.done()) <= 2
 
 
+@pytest.mark.slow
 def test_a_variant_in_a_process_of_its_own(tmp_path, monkeypatch, capsys):
     split = split_of(100, test=0)
     np.savez(tmp_path / "diamonds.npz", X=split.X, y=split.y)

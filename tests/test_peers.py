@@ -239,6 +239,7 @@ def test_an_interrupt_ends_the_process_too(monkeypatch):
     assert started[0].returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_what_libraries_print_stays_out_of_the_answer(bike):
     program = (
         "import os, sys\n"

@@ -86,6 +86,7 @@ def test_every_peer_is_run_on_the_small_tables():
     assert not set(SMALL_ONLY) & set(DEFAULT_MODELS)
 
 
+@pytest.mark.slow
 def test_a_small_run_is_kept_and_not_done_twice(tmp_path, monkeypatch, capsys):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(50, 2))
