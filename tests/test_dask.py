@@ -14,7 +14,12 @@ from threadpoolctl import threadpool_info
 
 from benchmarks import dask_scale
 from benchmarks.dask_scale import in_memory
-from twostagegp import ExactGPRegressor, GPNNRegressor, TwoStageGPRegressor
+from twostagegp import (
+    ExactGPRegressor,
+    GPNNRegressor,
+    TwoStageGPClassifier,
+    TwoStageGPRegressor,
+)
 from twostagegp.distributed import fitting
 from twostagegp.distributed.cluster import one_thread
 from twostagegp.distributed.found import Found, merge
@@ -425,3 +430,12 @@ def test_the_benchmark_runs_and_its_page_has_the_figures(tmp_path):
     record = json.loads((tmp_path / "dask_scale.jsonl").read_text())
     assert record["largest_difference"] < 1e-9
     assert record["workers_lost"] == 0
+
+
+def test_a_classifier_refuses_dask_collections():
+    X, y = np.arange(20.0)[:, None], np.arange(20) % 2
+    model = TwoStageGPClassifier(stages=1, kernels=("rbf",), ard=False, alpha_eps=0.05)
+    with pytest.raises(InputError, match=r"no Dask collection \(Array\).*compute\(\)"):
+        model.fit(da.from_array(X), y)
+    with pytest.raises(InputError, match="no Dask collection"):
+        model.fit(X, y).predict(da.from_array(X))

@@ -34,6 +34,7 @@ from twostagegp.columns.tables import (
     new_inputs,
     training_table,
 )
+from twostagegp.distributed.detect import is_dask
 from twostagegp.drawable import Drawable
 from twostagegp.engines.exact import check_memory, exact_bytes
 from twostagegp.errors import InputError, TwoStageGPWarning
@@ -309,6 +310,7 @@ class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
         begin = time.perf_counter()
         self.columns_: TableEncoder | None
         self._check_parameters()
+        _refuse_dask(X, y)
         table_in, y = training_table(self, X, y, dtype=np.float64, ensure_all_finite=False)
         check_classification_targets(y)
         n = len(table_in)
@@ -511,6 +513,7 @@ class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
 
     def _inputs(self, X: Any) -> Array:
         check_is_fitted(self, "fit_report_")
+        _refuse_dask(X)
         return new_inputs(self, X)
 
     # --- checks ----------------------------------------------------------------------------------
@@ -558,3 +561,14 @@ class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
                 )
         if not several:
             raise InputError(f"{name}={value!r} is empty.")
+
+
+def _refuse_dask(*values: Any) -> None:
+    """Raise an InputError for a Dask collection, which would be computed without a word."""
+    for value in values:
+        if is_dask(value):
+            raise InputError(
+                f"a classifier takes no Dask collection ({type(value).__name__}): give it "
+                "value.compute(), or a sample of the rows that fits into memory; regressors take "
+                "Dask collections as they are (docs/dask.md)."
+            )
