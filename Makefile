@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
-PIP_INSTALL := $(PY) -m pip install --disable-pip-version-check -c constraints.txt
+# Modules are compiled when they are first imported: most of the tens of thousands never are.
+PIP_INSTALL := $(PY) -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 TORCH := $(shell grep '^torch==' constraints.txt)
 PYTEST_ARGS ?=
 

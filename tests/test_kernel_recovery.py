@@ -254,6 +254,7 @@ def run(out, *more):
     return experiment.main(["--quick", "--device", "cpu", "--out", str(out), *more])
 
 
+@pytest.mark.slow
 def test_a_run_writes_lines_tables_and_picture_and_goes_on_where_it_stopped(
     tiny, tmp_path, capsys, monkeypatch
 ):

@@ -66,6 +66,7 @@ def test_same_random_state_same_result(large):
     assert np.any(other.predict(X) != neighbors(**options).fit(X, y).predict(X))
 
 
+@pytest.mark.slow
 def test_threads_do_not_change_the_result():
     X, y = table(520)
     before = torch.get_num_threads()

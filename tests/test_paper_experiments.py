@@ -144,6 +144,7 @@ def test_truth_is_the_function_of_the_data():
         assert np.allclose(toys.truth(kind, X[:, 0]), f)
 
 
+@pytest.mark.slow
 def test_toys_run_and_resume(tmp_path, capsys):
     assert run(toys.EXPERIMENT, tmp_path, "--seeds", "1") == 0
     found = lines(tmp_path, "toys")

@@ -180,6 +180,7 @@ def test_a_missing_package_is_told_apart():
 TASK = Task("sklearn_gpr", "bike", 0)
 
 
+@pytest.mark.slow
 def test_a_fit_in_a_process_of_its_own_is_kept_and_not_done_twice(bike, tmp_path, capsys):
     arguments = ["--sets", "bike", "--models", "sklearn_gpr", "--folds", "0"]
     arguments += ["--results", str(tmp_path / "results")]

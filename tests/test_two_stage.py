@@ -50,6 +50,7 @@ def test_noise_that_is_known_is_not_learned_again():
     assert known.fit_report_.noise_std < 0.5 * unknown.fit_report_.noise_std
 
 
+@pytest.mark.slow
 def test_candidates_of_grouped_rows_are_ranked_by_whole_groups(monkeypatch):
     X, y = wave(n=600)
     groups = np.arange(600) // 6
