@@ -25,10 +25,11 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from twostagegp import Training, TwoStageGPClassifier, TwoStageGPWarning
 from twostagegp.classification.dirichlet import Dirichlet
 from twostagegp.classification.probability import sampled_softmax
-from twostagegp.classification.refits import refit_folds
+from twostagegp.classification.refits import REFIT_FOLDS
 from twostagegp.classification.table import make_table
 from twostagegp.classification.variance import ExactLatents, refit_latents, train_latents
 from twostagegp.classifier import EXACT_ROWS
+from twostagegp.crossfit import assign_folds
 from twostagegp.errors import InputError
 from twostagegp.kernels import make_kernel
 
@@ -681,7 +682,7 @@ def test_refits_do_not_see_the_labels_of_the_fold():
     X, y, _ = blobs(60)
     table = make_table(X, y, 3, ["a", "b"], None, None, torch.device("cpu"), torch.float64)
     latents = ExactLatents(table, _trained(table))
-    folds = refit_folds(table, np.random.default_rng(0))
+    folds = assign_folds(len(table), REFIT_FOLDS, np.random.default_rng(0))
     means, variances = refit_latents(table, latents, 1e-6, folds)
     assert means.shape == variances.shape == (60, 3)
     assert (variances > 0.0).all()

@@ -15,7 +15,7 @@ from scipy.special import softmax
 from twostagegp.classification.calibration import LatentScale, choose_scale
 from twostagegp.classification.dirichlet import Dirichlet
 from twostagegp.classification.mean import ClassMean, fit_class_mean, kernel_choices
-from twostagegp.classification.refits import REFIT_ROWS, refit_folds
+from twostagegp.classification.refits import REFIT_FOLDS, REFIT_ROWS
 from twostagegp.classification.table import ClassTable
 from twostagegp.classification.variance import (
     ExactLatents,
@@ -25,6 +25,7 @@ from twostagegp.classification.variance import (
     train_latents,
 )
 from twostagegp.classification.views import View
+from twostagegp.crossfit import assign_folds
 from twostagegp.kernels import Kernel, is_flexible
 from twostagegp.training import ObjectiveName, Training
 
@@ -172,7 +173,8 @@ def _heldout(
     """Held-out means and variances of a single stage; by refits where rows are few."""
     flexible = is_flexible(latents.trained.kernel)
     if flexible and _refits(table, options) and isinstance(latents, ExactLatents):
-        return refit_latents(table, latents, options.noise_floor, refit_folds(table, rng))
+        folds = assign_folds(len(table), REFIT_FOLDS, rng, table.groups)
+        return refit_latents(table, latents, options.noise_floor, folds)
     return latents.heldout(sample)
 
 

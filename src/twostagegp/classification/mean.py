@@ -486,8 +486,7 @@ def fit_class_mean(
     chosen = [each for each in wanted if not hasattr(each, "predict_proba")]
     classifiers = [each for each in wanted if hasattr(each, "predict_proba")]
     stack = wanted == ["stack"]
-    n_folds = min(FOLDS, len(table) if table.groups is None else len(np.unique(table.groups)))
-    folds = assign_folds(len(table), n_folds, rng, table.groups)
+    folds = assign_folds(len(table), FOLDS, rng, table.groups)
     members: list[Any] = list(further)
     tried: list[Tried] = []
     view = table.views[0]

@@ -18,25 +18,16 @@ from numpy.typing import NDArray
 
 from twostagegp.candidates import Candidate
 from twostagegp.classification.latents import LatentEngine
-from twostagegp.classification.table import ClassTable
-from twostagegp.crossfit import assign_folds
 from twostagegp.kernels import Kernel, Vector
 from twostagegp.training import ObjectiveName
 
-__all__ = ["REFIT_FOLDS", "REFIT_ROWS", "by_refits", "refit_folds", "retrained"]
+__all__ = ["REFIT_FOLDS", "REFIT_ROWS", "by_refits", "retrained"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 #: Distinct rows up to which hyperparameters are trained again without each fold, and the folds.
 REFIT_ROWS, REFIT_FOLDS = 600, 5
-
-
-def refit_folds(table: ClassTable, rng: np.random.Generator) -> Index:
-    """Fold of every distinct row; whole groups stay together."""
-    groups = table.groups
-    most = len(table) if groups is None else len(np.unique(groups))
-    return assign_folds(len(table), min(REFIT_FOLDS, most), rng, groups)
 
 
 def retrained(

@@ -63,8 +63,8 @@ Index = NDArray[np.int64]
 
 _LOG = logging.getLogger("twostagegp")
 
-#: Rows on which the kernels are trained, and steps of that, and of one without a fold.
-TRAINING_ROWS, STEPS, REFIT_STEPS = 600, 30, 30
+#: Rows on which the kernels are trained, and steps of that, also without a fold.
+TRAINING_ROWS, STEPS = 600, 30
 #: Entries of a (points, rows) panel during prediction.
 _CHUNK_ENTRIES = 1 << 24
 
@@ -289,7 +289,7 @@ def refit_latents(
     everything = np.arange(len(table))
 
     def train(index: Index) -> Vector | None:
-        candidate = retrained(engine, trained.kernel, "loo", index, REFIT_STEPS)
+        candidate = retrained(engine, trained.kernel, "loo", index, STEPS)
         return None if candidate.failure else candidate.parameters
 
     def heldout(parameters: Vector) -> tuple[Array, ...]:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from twostagegp.cli.options import (
     DebugOption,
     DecimalOption,
@@ -14,6 +10,7 @@ from twostagegp.cli.options import (
     EncodingOption,
     JsonOption,
     ModelArgument,
+    OutcomeOption,
     TableArgument,
 )
 from twostagegp.cli.output import print_json, print_table, progress
@@ -49,12 +46,7 @@ MEANING = {
 def evaluate(
     model: ModelArgument,
     table: TableArgument,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            "--target", "-t", help="Column with the outcomes; that of the fit by default."
-        ),
-    ] = None,
+    target: OutcomeOption = None,
     drop_missing_target: DropGapsOption = False,
     encoding: EncodingOption = "utf-8",
     delimiter: DelimiterOption = None,

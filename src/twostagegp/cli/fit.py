@@ -10,13 +10,17 @@ from typing import Annotated, Any
 import typer
 
 from twostagegp.cli.options import (
+    CategoryOption,
     DebugOption,
     DecimalOption,
     DelimiterOption,
     DropGapsOption,
+    DropOption,
     EncodingOption,
     JsonOption,
+    SeedOption,
     TableArgument,
+    TargetOption,
     several,
 )
 from twostagegp.cli.output import print_json, print_pairs, working
@@ -34,7 +38,7 @@ _ELSEWHERE = {
 
 def fit(
     table: TableArgument,
-    target: Annotated[str, typer.Option("--target", "-t", help="Column to predict.")],
+    target: TargetOption,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="MODEL", help="Folder for the model.")
     ],
@@ -54,13 +58,8 @@ def fit(
         ),
     ] = None,
     weights: Annotated[str | None, typer.Option(help="Column with a count for each row.")] = None,
-    drop: Annotated[
-        list[str] | None, typer.Option(metavar="COL,COL", help="Columns to leave out.")
-    ] = None,
-    category: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COL,COL", help="Columns of codes, to be taken as categories."),
-    ] = None,
+    drop: DropOption = None,
+    category: CategoryOption = None,
     method: Annotated[str, typer.Option(help="auto, exact, neighbors, vecchia or svgp.")] = "auto",
     option: Annotated[
         list[str] | None,
@@ -69,7 +68,7 @@ def fit(
             help="Another parameter of the estimator, such as kernels=rbf,matern32.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    seed: SeedOption = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace a model that is there.")] = False,
     drop_missing_target: DropGapsOption = False,
     encoding: EncodingOption = "utf-8",

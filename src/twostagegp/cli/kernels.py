@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from twostagegp.cli.options import (
+    CategoryOption,
     DebugOption,
     DecimalOption,
     DelimiterOption,
     DropGapsOption,
+    DropOption,
     EncodingOption,
     JsonOption,
+    SeedOption,
     TableArgument,
+    TargetOption,
     several,
 )
 from twostagegp.cli.output import print_json, print_pairs, print_table, working
@@ -23,17 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["check", "search"]
 
-TargetOption = Annotated[str, typer.Option("--target", "-t", help="Column to predict.")]
-DropOption = Annotated[
-    list[str] | None, typer.Option(metavar="COL,COL", help="Columns to leave out.")
-]
-CategoryOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="COL,COL", help="Columns of codes, to be taken as categories."),
-]
 RepeatsOption = Annotated[int, typer.Option(min=2, help="Repetitions at most.")]
 SubsampleOption = Annotated[int, typer.Option(min=10, help="Rows of each subsample.")]
-SeedOption = Annotated[int, typer.Option(help="Of everything that is drawn.")]
 
 
 def search(

@@ -13,14 +13,19 @@ from twostagegp.cli.handling import DEBUG
 from twostagegp.errors import InputError
 
 __all__ = [
+    "CategoryOption",
     "DebugOption",
     "DecimalOption",
     "DelimiterOption",
     "DropGapsOption",
+    "DropOption",
     "EncodingOption",
     "JsonOption",
     "ModelArgument",
+    "OutcomeOption",
+    "SeedOption",
     "TableArgument",
+    "TargetOption",
     "nearest",
     "several",
     "several_numbers",
@@ -54,6 +59,19 @@ DropGapsOption = Annotated[
     bool,
     typer.Option("--drop-missing-target", help="Leave out rows without a target."),
 ]
+TargetOption = Annotated[str, typer.Option("--target", "-t", help="Column to predict.")]
+DropOption = Annotated[
+    list[str] | None, typer.Option(metavar="COL,COL", help="Columns to leave out.")
+]
+CategoryOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="COL,COL", help="Columns of codes, to be taken as categories."),
+]
+OutcomeOption = Annotated[
+    str | None,
+    typer.Option("--target", "-t", help="Column with the outcomes; that of the fit by default."),
+]
+SeedOption = Annotated[int, typer.Option(help="Of everything that is drawn.")]
 
 
 def nearest(name: str, names: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from twostagegp.cli.options import (
     EncodingOption,
     JsonOption,
     ModelArgument,
+    OutcomeOption,
     TableArgument,
 )
 from twostagegp.cli.output import print_json, print_pairs, working
@@ -29,12 +30,7 @@ def report(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="HTML file to write.")
     ],
-    target: Annotated[
-        str | None,
-        typer.Option(
-            "--target", "-t", help="Column with the outcomes; that of the fit by default."
-        ),
-    ] = None,
+    target: OutcomeOption = None,
     title: Annotated[str | None, typer.Option(help="Heading of the page.")] = None,
     drop_missing_target: DropGapsOption = False,
     encoding: EncodingOption = "utf-8",
@@ -45,8 +41,8 @@ def report(
 ) -> None:
     """Write a page about a model on rows that it has not seen.
 
-    How well it predicts them, in words and pictures: one HTML file without scripts that loads
-    nothing from elsewhere. All rows are in memory at once.
+    How well it predicts them, in words and pictures: one HTML file that loads nothing from
+    elsewhere. All rows are in memory at once.
     """
     if output.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{output}: the name must end in .html (got {output.suffix!r}).")
