@@ -35,7 +35,7 @@ __all__ = ["main", "measure", "report"]
 
 Array = NDArray[np.float64]
 RESULTS = Path(__file__).parent / "results"
-SIZES = ((40, 10), (80, 12), (80, 30), (200, 30))
+SIZES = ((40, 10), (80, 12), (80, 30), (200, 30), (240, 6))
 KINDS = ("noise", "signal")
 N_NEW = 1000
 #: Module constants of the two ways.
