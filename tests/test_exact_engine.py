@@ -9,7 +9,14 @@ from sklearn.gaussian_process import kernels as sk
 
 from twostagegp import memory
 from twostagegp.engines import exact
-from twostagegp.engines.exact import ExactEngine, ExactPosterior, check_memory, exact_bytes
+from twostagegp.engines.exact import (
+    ExactEngine,
+    ExactPosterior,
+    check_dense_memory,
+    dense_bytes,
+    exact_bytes,
+    plan_factor,
+)
 from twostagegp.errors import MemoryBudgetError
 from twostagegp.kernels import KERNELS, NamedKernel
 from twostagegp.objectives import heldout
@@ -118,7 +125,7 @@ def test_variance_is_the_diagonal_of_the_covariance(data, posterior):
 @pytest.mark.parametrize("entries", [1, 40, 1000])
 def test_prediction_does_not_depend_on_the_chunks(entries, data, posterior, monkeypatch):
     mean, variance = posterior.mean(data.queries), posterior.variance(data.queries)
-    monkeypatch.setattr(exact, "_CHUNK_ENTRIES", entries)
+    monkeypatch.setattr(exact, "_CHUNK_ENTRIES", {"cpu": entries})
     torch.testing.assert_close(posterior.mean(data.queries), mean, rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(posterior.variance(data.queries), variance, rtol=1e-12, atol=1e-14)
 
@@ -190,27 +197,51 @@ def test_subset_keeps_the_options(data):
 # --- memory --------------------------------------------------------------------------------------
 
 
+CPU = torch.device("cpu")
+
+
 def test_memory_that_is_not_there_is_named_with_a_way_out(monkeypatch):
     monkeypatch.setattr(exact, "available_bytes", lambda device: 2**30)
-    rows = int(np.sqrt(2**30 / exact_bytes(1)))
     with pytest.raises(MemoryBudgetError) as caught:
-        check_memory(100_000, torch.device("cpu"))
-    for part in ("100000 distinct rows", "596.0 GiB", "1.0 GiB are free on cpu", f"{rows} rows"):
+        plan_factor(100_000, CPU, torch.float64)
+    needed = exact_bytes(100_000, CPU, 4) / 2**30
+    for part in ("100000 distinct rows", f"{needed:.1f} GiB", "1.0 GiB are free on cpu"):
         assert part in str(caught.value)
-    check_memory(rows, torch.device("cpu"))
+    most = int(str(caught.value).split("at most ")[1].split()[0])
+    assert plan_factor(most, CPU, torch.float64) == torch.float32
+    with pytest.raises(MemoryBudgetError):
+        plan_factor(most + 1, CPU, torch.float64)
+
+
+def test_the_factor_is_float32_only_where_float64_does_not_fit(monkeypatch):
+    n = 10_000
+    enough = exact_bytes(n, CPU, 8)
+    for available, dtype in ((enough, torch.float64), (enough - 1, torch.float32)):
+        monkeypatch.setattr(exact, "available_bytes", lambda device, some=available: some)
+        assert plan_factor(n, CPU, torch.float64) == dtype
+
+
+def test_a_training_with_all_its_matrices_is_refused_where_they_do_not_fit(monkeypatch):
+    monkeypatch.setattr(exact, "available_bytes", lambda device: 2**30)
+    rows = int(np.sqrt(2**30 / dense_bytes(1)))
+    with pytest.raises(MemoryBudgetError, match=rf"596.0 GiB.*{rows} rows"):
+        check_dense_memory(100_000, CPU)
+    check_dense_memory(rows, CPU)
 
 
 def test_memory_that_cannot_be_measured_is_not_refused(monkeypatch):
     monkeypatch.setattr(exact, "available_bytes", lambda device: None)
-    check_memory(10**7, torch.device("cpu"))
+    check_dense_memory(10**7, CPU)
+    assert plan_factor(10**7, CPU, torch.float64) == torch.float64
 
 
 def test_a_small_fit_passes_the_real_check():
-    check_memory(100, torch.device("cpu"))
+    check_dense_memory(100, CPU)
+    assert plan_factor(100, CPU, torch.float64) == torch.float64
 
 
 def test_float32_halves_the_bytes():
-    assert exact_bytes(1000, itemsize=4) * 2 == exact_bytes(1000)
+    assert dense_bytes(1000, itemsize=4) * 2 == dense_bytes(1000)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twostagegp.candidates import Candidate, Ladder, climb, fitted_only, train_with
-from twostagegp.engines.exact import ExactEngine, ExactPosterior, can_keep_factors, check_memory
+from twostagegp.engines.exact import ExactEngine, ExactPosterior, can_keep_factors, plan_factor
 from twostagegp.errors import InputError
 from twostagegp.estimator import GaussianFit, GPEstimator
 from twostagegp.fit_report import FitReport
@@ -190,7 +190,7 @@ class ExactGPRegressor(GPEstimator):
         m, d = len(data.rows), data.rows.X.shape[1]
         if m < 3 or d == 0 or data.constant_target:
             return SingleStageFit(None, [], constant_spread(data, self._floor))
-        check_memory(m, data.rows.X.device, data.rows.X.element_size())
+        factor_dtype = plan_factor(m, data.rows.X.device, data.rows.X.dtype)
         begin = time.perf_counter()
         searching = isinstance(self.kernel, str) and self.kernel == "search"
         given = self.kernels if searching else [self.kernel]
@@ -203,7 +203,9 @@ class ExactGPRegressor(GPEstimator):
             kernels = kernels if search is None else [search.best]
         candidates = [Candidate(kernel, objective) for kernel in kernels]
         # The paper's schedules know no prior.
-        engine = ExactEngine(data.rows, self._floor, use_prior=self.training is None)
+        engine = ExactEngine(
+            data.rows, self._floor, use_prior=self.training is None, factor_dtype=factor_dtype
+        )
         if self.training is None:
             ladder = Ladder.plan(
                 m, len(candidates), full_keep=min(2, len(candidates)), full_steps=30

@@ -11,23 +11,32 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from twostagegp.engines.base import Engine, Trainable
+from twostagegp.engines.exact import ExactEngine
 from twostagegp.errors import NotFittableError, TwoStageGPError
-from twostagegp.kernels import Kernel, Vector
+from twostagegp.kernels import Kernel, NamedKernel, Vector
 from twostagegp.training import Fitted, ObjectiveName, Training, descend, minimise
 
 __all__ = ["Candidate", "Ladder", "Rung", "climb", "fitted_only", "train_with"]
 
 
 _LOG = logging.getLogger("twostagegp")
+
+#: Rows up to which training is faster on the CPU than on a GPU, and candidates at a time there.
+HOME_ROWS, _THREADS = 1000, 8
+#: Rows of a rung from which the one before has left little to do.
+MANY_ROWS = 10_000
 
 
 @dataclass
@@ -139,7 +148,8 @@ class Ladder:
         rungs = []
         for i, m in enumerate(sizes):
             keep = max(full_keep, n_candidates // 3**i)
-            rungs.append(Rung(m, keep, 40 if i == 0 else 8, 3e-4))
+            steps = 40 if i == 0 else 8 if m < MANY_ROWS else 4
+            rungs.append(Rung(m, keep, steps, 3e-4))
         return cls((*rungs, Rung(n, full_keep, full_steps, 2e-5)))
 
 
@@ -147,7 +157,7 @@ Scorer = Callable[[Engine, Engine, Sequence[Candidate]], NDArray[np.float64]]
 
 
 def climb(
-    engine: Engine,
+    engine: ExactEngine,
     candidates: Sequence[Candidate],
     ladder: Ladder,
     score: Scorer,
@@ -158,7 +168,8 @@ def climb(
 
     ``score(engine, unseen, candidates)`` ranks candidates (smaller is better) after training on
     ``engine``; ``unseen`` holds up to 1000 rows that this rung has not seen.
-    Nested subsamples: each rung contains the rows of the one before it.
+    Nested subsamples: each rung contains the rows of the one before it. Few rows of a GPU are
+    trained on the CPU, several candidates at a time: a GPU is slower for them.
     """
     n = len(engine.rows)
     order = rng.permutation(n)
@@ -166,21 +177,62 @@ def climb(
     for position, rung in enumerate(ladder.rungs):
         index = np.sort(order[: rung.rows])
         part = engine if rung.rows >= n else engine.subset(index)
+        at_home = part.rows.X.device.type != "cpu" and len(index) <= HOME_ROWS
+        part = part.to(torch.device("cpu")) if at_home else part
         _LOG.info(
             "step %d of %d: %d kernels on %d of %d rows",
             position + 1, len(ladder.rungs), len(alive), len(index), n,
         )  # fmt: skip
-        R_part = None if R is None else R[index]
-        for rank, candidate in enumerate(alive):
-            steps = rung.steps_of(rank)
-            candidate.train(part, R_part, rung.rows >= n, steps, rung.tolerance)
+        R_part = None if R is None else R[index].to(part.rows.X.device)
+        run = _beside_a_gpu if at_home and _are_independent(alive) else _in_turn
+        run(
+            partial(
+                candidate.train,
+                part,
+                R_part,
+                rung.rows >= n,
+                rung.steps_of(rank),
+                rung.tolerance,
+            )  # fmt: skip
+            for rank, candidate in enumerate(alive)
+        )
         alive = fitted_only(alive)
         if position + 1 < len(ladder.rungs):
             keep = ladder.rungs[position + 1].keep
             unseen = engine.subset(np.sort(order[rung.rows : rung.rows + 1000]))
+            unseen = unseen.to(part.rows.X.device)
             ranking = np.argsort(score(part, unseen, alive), kind="stable")
             alive = [alive[i] for i in ranking[:keep]]
     return alive
+
+
+def _are_independent(candidates: Sequence[Candidate]) -> bool:
+    """Whether candidates can be trained at the same time.
+
+    GPyTorch's kernel objects hold their parameters, and two candidates may share one.
+    """
+    return all(isinstance(candidate.kernel, NamedKernel) for candidate in candidates)
+
+
+def _in_turn(jobs: Iterable[Callable[[], None]]) -> None:
+    for job in jobs:
+        job()
+
+
+def _beside_a_gpu(jobs: Iterable[Callable[[], None]]) -> None:
+    """On the cores of the processor, which has nothing else to do."""
+    before = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(min(before, _THREADS), initializer=_one_thread) as pool:
+            for done in [pool.submit(job) for job in jobs]:
+                done.result()
+    finally:
+        torch.set_num_threads(before)
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
 
 
 def train_with(

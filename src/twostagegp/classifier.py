@@ -36,7 +36,7 @@ from twostagegp.columns.tables import (
 )
 from twostagegp.distributed.detect import is_dask
 from twostagegp.drawable import Drawable
-from twostagegp.engines.exact import check_memory, exact_bytes
+from twostagegp.engines.exact import check_dense_memory, dense_bytes
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.estimator import is_kernel
 from twostagegp.files.savable import Savable
@@ -370,7 +370,7 @@ class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
         m = len(table)
         itemsize = 8 if self.dtype == "float64" else 4
         if self.method == "exact":
-            check_memory(m, table.device, itemsize)
+            check_dense_memory(m, table.device, itemsize)
         if self.method != "auto":
             return self.method, "asked for"
         most = EXACT_ROWS.get(table.device.type, EXACT_ROWS["cpu"])
@@ -378,7 +378,7 @@ class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
             most = max(most, EXACT_ROWS_WIDE)
         if m > most:
             return "neighbors", f"{m} distinct rows, more than {most}"
-        needed, available = exact_bytes(m, itemsize), available_bytes(table.device)
+        needed, available = dense_bytes(m, itemsize), available_bytes(table.device)
         if available is not None and needed > available:
             return "neighbors", (
                 f"an exact fit of {m} distinct rows would need {needed / 2**30:.1f} GiB of "

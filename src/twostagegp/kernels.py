@@ -70,6 +70,8 @@ _DIRECT_COLUMNS = 64
 _COLUMNWISE = 32
 #: Rows of a block in the Laplacian's derivative: a (rows, n) panel should stay in cache.
 _PANEL_ENTRIES = 65_536
+#: The same on a GPU, which has no cache to fit into and wants much work at a time.
+_PANEL_ENTRIES_GPU = 1 << 26
 #: Standard deviation of the prior on a log-lengthscale and on a log-outputscale.
 PRIOR_SPREAD = 4.0
 
@@ -108,6 +110,10 @@ class Kernel(ABC):
     @abstractmethod
     def cross(self, X: Tensor, Z: Tensor, theta: Vector) -> Tensor:
         """K(X, Z), shape (len(X), len(Z))."""
+
+    @abstractmethod
+    def cross_gradient(self, X: Tensor, Z: Tensor, theta: Vector, W: Tensor) -> Vector:
+        """The vector of inner products of W, shape (len(X), len(Z)), with dK(X, Z)/dtheta_j."""
 
     @abstractmethod
     def diagonal(self, X: Tensor, theta: Vector) -> Tensor:
@@ -326,6 +332,17 @@ class NamedKernel(Kernel):
         self, X: Tensor, theta: Vector, K: Tensor, saved: tuple[Tensor, Tensor], W: Tensor
     ) -> Vector:
         Z, r = saved
+        return self._gradient(Z, Z, theta, K, r, W)
+
+    def cross_gradient(self, X: Tensor, Z: Tensor, theta: Vector, W: Tensor) -> Vector:
+        A, B = self.scaled(X, theta), self.scaled(Z, theta)
+        r = self.distance(A, B)
+        return self._gradient(A, B, theta, self.covariance(r, *self._tail(theta)), r, W)
+
+    def _gradient(
+        self, A: Tensor, B: Tensor, theta: Vector, K: Tensor, r: Tensor, W: Tensor
+    ) -> Vector:
+        """From scaled inputs of rows and columns; where they are the same, W is symmetric."""
         grad = np.empty(self.size)
         grad[-1] = _inner(W, K)
         if self.name == "rq":
@@ -334,11 +351,13 @@ class NamedKernel(Kernel):
         if not self.ard:
             grad[0] = _inner(W, self.shrink_derivative(K, r, *self._tail(theta)))
         elif self.metric == 1:
-            grad[: self.n_features] = _weighted_absolute_differences(W * K, Z).cpu().numpy()
+            grad[: self.n_features] = _weighted_absolute_differences(W * K, A, B).cpu().numpy()
         else:
             M = self.minus_twice_derivative(K, r, *self._tail(theta)).mul_(W)
-            forms = M.sum(1) @ Z.square() - (Z * (M @ Z)).sum(0)
-            grad[: self.n_features] = forms.mul_(2.0).cpu().numpy()
+            of_rows = M.sum(1) @ A.square()
+            of_columns = of_rows if A is B else M.sum(0) @ B.square()
+            forms = of_rows + of_columns - 2.0 * (A * (M @ B)).sum(0)
+            grad[: self.n_features] = forms.cpu().numpy()
         return grad
 
     @staticmethod
@@ -358,16 +377,17 @@ def _inner(A: Tensor, B: Tensor) -> float:
     return float(torch.vdot(A.reshape(-1), B.reshape(-1)))
 
 
-def _weighted_absolute_differences(M: Tensor, Z: Tensor) -> Tensor:
-    r"""Return :math:`\sum_{ij} M_{ij} |z_{ik} - z_{jk}|` for every column k, in panels of rows."""
-    n, d = Z.shape
-    columns = Z.T.contiguous()
-    rows = max(1, _PANEL_ENTRIES // n)
-    total = torch.zeros(d, dtype=Z.dtype, device=Z.device)
+def _weighted_absolute_differences(M: Tensor, A: Tensor, B: Tensor) -> Tensor:
+    r"""Return :math:`\sum_{ij} M_{ij} |a_{ik} - b_{jk}|` for every column k, in panels of rows."""
+    n, d = A.shape
+    left, right = A.T.contiguous(), B.T.contiguous()
+    entries = _PANEL_ENTRIES_GPU if M.device.type == "cuda" else _PANEL_ENTRIES
+    rows = max(1, entries // len(B))
+    total = torch.zeros(d, dtype=A.dtype, device=A.device)
     for i in range(0, n, rows):
         panel = M[i : i + rows]
         for k in range(d):
-            difference = (columns[k, i : i + rows, None] - columns[k]).abs_()
+            difference = (left[k, i : i + rows, None] - right[k]).abs_()
             total[k] += torch.vdot(difference.reshape(-1), panel.reshape(-1))
     return total
 
@@ -517,10 +537,19 @@ class WrappedKernel(Kernel):
         return graph.detach().clone(), graph
 
     def gradient(self, X: Tensor, theta: Vector, K: Tensor, saved: Tensor, W: Tensor) -> Vector:
+        return self._through(saved, W)
+
+    def cross_gradient(self, X: Tensor, Z: Tensor, theta: Vector, W: Tensor) -> Vector:
+        self._write(theta, X)
+        with torch.enable_grad():
+            return self._through(self._dense(X, Z), W)
+
+    def _through(self, graph: Tensor, W: Tensor) -> Vector:
+        """The inner products of W with the derivatives of a matrix by the free parameters."""
         parameters = self._free()
         if not parameters:
             return np.zeros(0)
-        parts = torch.autograd.grad(saved, parameters, grad_outputs=W, allow_unused=True)
+        parts = torch.autograd.grad(graph, parameters, grad_outputs=W, allow_unused=True)
         flat = [
             np.zeros(p.numel()) if g is None else g.reshape(-1).cpu().numpy()
             for p, g in zip(parameters, parts, strict=True)

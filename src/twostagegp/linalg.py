@@ -21,6 +21,8 @@ __all__ = [
     "block_inverses",
     "cholesky_solve",
     "extended_cholesky",
+    "not_finite",
+    "not_positive_definite",
     "safe_cholesky",
     "scaled_gram",
 ]
@@ -65,12 +67,7 @@ def safe_cholesky(K: Tensor) -> tuple[Tensor, float]:
     if not bool(info.any()) and bool(torch.isfinite(L[..., -1, -1]).all()):
         return L, 0.0
     if not bool(torch.isfinite(K).all()):
-        bad = int((~torch.isfinite(K)).sum())
-        raise NumericalError(
-            f"the {K.shape[-1]} x {K.shape[-1]} covariance matrix holds {bad} entries that are "
-            "NaN or infinite; a kernel parameter or an input has left the range of its dtype "
-            f"({K.dtype}). Check the inputs' scale, or use dtype='float64'."
-        )
+        raise not_finite(K.shape[-1], K.dtype, int((~torch.isfinite(K)).sum()))
     scale = float(K.diagonal(dim1=-2, dim2=-1).mean())
     for relative in JITTERS:
         jitter = relative * scale
@@ -79,8 +76,24 @@ def safe_cholesky(K: Tensor) -> tuple[Tensor, float]:
         L, info = torch.linalg.cholesky_ex(jittered)
         if not bool(info.any()):
             return L, jitter
-    raise NumericalError(
-        f"a {K.shape[-1]} x {K.shape[-1]} covariance matrix ({K.dtype}) is not positive definite, "
+    raise not_positive_definite(K.shape[-1], K.dtype, jitter, scale)
+
+
+def not_finite(n: int, dtype: torch.dtype, bad: int) -> NumericalError:
+    """The error for a covariance matrix with NaN or infinity in it."""
+    return NumericalError(
+        f"the {n} x {n} covariance matrix holds {bad} entries that are "
+        "NaN or infinite; a kernel parameter or an input has left the range of its dtype "
+        f"({dtype}). Check the inputs' scale, or use dtype='float64'."
+    )
+
+
+def not_positive_definite(
+    n: int, dtype: torch.dtype, jitter: float, scale: float
+) -> NumericalError:
+    """The error for a covariance matrix that no jitter helps."""
+    return NumericalError(
+        f"a {n} x {n} covariance matrix ({dtype}) is not positive definite, "
         f"even with a jitter of {jitter:.1e} on a mean diagonal of {scale:.1e}. "
         "Raise noise_floor, use dtype='float64', or remove nearly repeated rows."
     )

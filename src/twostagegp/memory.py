@@ -10,7 +10,9 @@ __all__ = ["available_bytes"]
 def available_bytes(device: torch.device) -> int | None:
     """Free memory of a device; None where the system does not say."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        # What torch has reserved and does not use can be had again.
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + unused
     known = [size for size in (_system_bytes(), _container_bytes()) if size is not None]
     return min(known, default=None)
 

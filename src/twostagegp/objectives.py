@@ -18,6 +18,9 @@ and at most one symmetric product. Two rules do most of the work: for a function
     W = -\mathrm{sym}\big( (A\, \partial_\alpha L)\, \alpha^\top \big)
         - A\, \mathrm{diag}(\partial_\kappa L)\, A .
 
+Every W is thus a few terms (:class:`Slope`), of which :func:`terms` tells without making the
+matrix: where there is no room for it, they are all that is needed.
+
 **One copy left out.** Leaving one of the c copies of a row out gives, for the copy with
 deviation :math:`\delta_i` from the row's mean, the residual and variance
 
@@ -38,21 +41,54 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from twostagegp.linalg import block_inverses, scaled_gram
+from twostagegp.linalg import Blocks, block_inverses, scaled_gram
 from twostagegp.rows import Rows
 
-__all__ = ["Factored", "Heldout", "heldout", "heldout_variance", "loo_density", "nll"]
+__all__ = [
+    "Factored",
+    "Heldout",
+    "Inverse",
+    "Slope",
+    "Terms",
+    "heldout",
+    "heldout_variance",
+    "loo_density",
+    "nll",
+    "terms",
+]
 
 _LOG_2PI = math.log(2.0 * math.pi)
 
 
+class Inverse(Protocol):
+    """What the objectives ask of a factorised K, whether or not its inverse is held."""
+
+    @property
+    def alpha(self) -> Tensor:
+        """The solution A t, shape (n,)."""
+
+    @property
+    def kappa(self) -> Tensor:
+        """The diagonal of A, shape (n,)."""
+
+    def half_log_determinant(self) -> Tensor:
+        """Half the logarithm of the determinant of K."""
+
+    def solve(self, v: Tensor) -> Tensor:
+        """A v for a vector v."""
+
+    def block_inverses(self, blocks: list[Tensor]) -> Blocks:
+        """Inverses of diagonal blocks of A."""
+
+
 @dataclass(frozen=True)
 class Factored:
-    """What a factorisation of K gives the objectives."""
+    """A factorisation of K with its inverse."""
 
     L: Tensor
     A: Tensor
@@ -62,6 +98,71 @@ class Factored:
     def kappa(self) -> Tensor:
         return self.A.diagonal()
 
+    def half_log_determinant(self) -> Tensor:
+        """Half the logarithm of the determinant of K."""
+        return self.L.diagonal().log().sum()
+
+    def solve(self, v: Tensor) -> Tensor:
+        """A v for a vector v."""
+        return self.A @ v
+
+    def block_inverses(self, blocks: list[Tensor]) -> Blocks:
+        """Inverses of diagonal blocks of A."""
+        return block_inverses(self.A, blocks)
+
+
+@dataclass(frozen=True)
+class Slope:
+    r"""The terms of dL/dK,
+
+    .. math::
+
+        W = a A + A B A - \mathrm{sym}(u \alpha^\top) .
+
+    Attributes
+    ----------
+    inverse : float
+        a.
+    inner : Tensor of shape (n,), Blocks or None
+        B, diagonal or block-diagonal.
+    outer : Tensor of shape (n,) or None
+        u.
+    """
+
+    inverse: float = 0.0
+    inner: Tensor | Blocks | None = None
+    outer: Tensor | None = None
+
+    def times_inner(self, V: Tensor) -> Tensor:
+        """B V, shape of V (n, m)."""
+        assert self.inner is not None
+        return self.inner[:, None] * V if isinstance(self.inner, Tensor) else self.inner @ V
+
+    def dense(self, A: Tensor, alpha: Tensor) -> Tensor:
+        """W itself, shape (n, n)."""
+        if self.inner is None:
+            W = self.inverse * A
+        elif isinstance(self.inner, Tensor):
+            W = scaled_gram(A, self.inner)
+        else:
+            W = self.inner.left(A) @ A
+        if self.outer is not None:
+            _subtract_symmetric_outer(W, self.outer, alpha)
+        return W
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Value of an objective, the terms of dL/dK, and the direct part of dL/ds."""
+
+    value: float
+    slope: Slope
+    g: Tensor
+
+    def dense(self, f: Factored) -> Objective:
+        """The same with the whole matrix."""
+        return Objective(self.value, self.slope.dense(f.A, f.alpha), self.g)
+
 
 @dataclass(frozen=True)
 class Objective:
@@ -70,6 +171,16 @@ class Objective:
     value: float
     W: Tensor
     g: Tensor
+
+
+def terms(name: str, f: Inverse, rows: Rows, s: Tensor, R: Tensor | None = None) -> Terms:
+    """The objective called ``name``: ``"nll"``, ``"loo"`` or ``"heldout"``, which needs R."""
+    if name == "nll":
+        return _nll(f, rows, s)
+    if name == "loo":
+        return _loo_density(f, rows, s)
+    assert R is not None
+    return _heldout_variance(f, rows, s, R)
 
 
 @dataclass(frozen=True)
@@ -99,13 +210,22 @@ def nll(f: Factored, rows: Rows, s: Tensor) -> Objective:
             + \tfrac12 \textstyle\sum_j c_j \log 2\pi, \qquad
         W = \tfrac12 (A - \alpha \alpha^\top).
     """
-    value = float(0.5 * rows.t @ f.alpha + f.L.diagonal().log().sum())
-    W = torch.outer(f.alpha, f.alpha).neg_().add_(f.A).mul_(0.5)
+    return _nll(f, rows, s).dense(f)
+
+
+def _nll(f: Inverse, rows: Rows, s: Tensor) -> Terms:
+    value = float(0.5 * rows.t @ f.alpha + f.half_log_determinant())
+    slope = Slope(inverse=0.5, outer=0.5 * f.alpha)
     if rows.plain:
-        return Objective(value + 0.5 * len(rows) * _LOG_2PI, W, torch.zeros_like(s))
+        return Terms(value + 0.5 * len(rows) * _LOG_2PI, slope, torch.zeros_like(s))
+    within, direct = _within(rows, s)
+    return Terms(value + 0.5 * float(within.sum()), slope, direct)
+
+
+def _within(rows: Rows, s: Tensor) -> tuple[Tensor, Tensor]:
+    """What the copies within merged rows add to twice the value, and to dL/ds."""
     within = rows.q / s + (rows.c - 1.0) * s.log() + rows.c.log() + rows.c * _LOG_2PI
-    direct = 0.5 * ((rows.c - 1.0) / s - rows.q / s.square())
-    return Objective(value + 0.5 * float(within.sum()), W, direct)
+    return within, 0.5 * ((rows.c - 1.0) / s - rows.q / s.square())
 
 
 @dataclass(frozen=True)
@@ -148,6 +268,10 @@ def loo_density(f: Factored, rows: Rows, s: Tensor) -> Objective:
 
     with the residuals and variances of :func:`heldout`.
     """
+    return _loo_density(f, rows, s).dense(f)
+
+
+def _loo_density(f: Inverse, rows: Rows, s: Tensor) -> Terms:
     if rows.groups is not None:
         return _group_density(f, rows, s)
     if rows.plain:
@@ -162,12 +286,12 @@ def loo_density(f: Factored, rows: Rows, s: Tensor) -> Objective:
     by_v = 0.5 * (c / v + torch.where(twins, Q, -Q) / v.square())
     by_Q_kappa = torch.where(twins, torch.zeros_like(c), -b * f.alpha.square() / (f.kappa * v))
     by_Q_s = torch.where(twins, -q * v / s**3, torch.zeros_like(c))
-    W = scaled_gram(f.A, -(by_v * held.by_kappa + by_Q_kappa))
-    _subtract_symmetric_outer(W, f.A @ (b * f.alpha / v), f.alpha)
-    return Objective(float(value), W, by_v * held.by_s + by_Q_s)
+    inner = -(by_v * held.by_kappa + by_Q_kappa)
+    slope = Slope(inner=inner, outer=f.solve(b * f.alpha / v))
+    return Terms(float(value), slope, by_v * held.by_s + by_Q_s)
 
 
-def _plain_loo_density(f: Factored, s: Tensor) -> Objective:
+def _plain_loo_density(f: Inverse, s: Tensor) -> Terms:
     r"""The textbook form, every weight one: with :math:`e = \alpha / \kappa`,
 
     .. math::
@@ -178,9 +302,8 @@ def _plain_loo_density(f: Factored, s: Tensor) -> Objective:
     kappa = f.kappa
     e = f.alpha / kappa
     value = 0.5 * (f.alpha @ e - kappa.log().sum() + len(kappa) * _LOG_2PI)
-    W = scaled_gram(f.A, 0.5 * (e.square() + 1.0 / kappa))
-    _subtract_symmetric_outer(W, f.A @ e, f.alpha)
-    return Objective(float(value), W, torch.zeros_like(s))
+    slope = Slope(inner=0.5 * (e.square() + 1.0 / kappa), outer=f.solve(e))
+    return Terms(float(value), slope, torch.zeros_like(s))
 
 
 def heldout_variance(f: Factored, rows: Rows, s: Tensor, R: Tensor) -> Objective:
@@ -194,16 +317,20 @@ def heldout_variance(f: Factored, rows: Rows, s: Tensor, R: Tensor) -> Objective
     another model. The target of ``rows`` plays no part: a GP's variance depends on X and
     :math:`\theta` only. This is the objective of the second stage.
     """
+    return _heldout_variance(f, rows, s, R).dense(f)
+
+
+def _heldout_variance(f: Inverse, rows: Rows, s: Tensor, R: Tensor) -> Terms:
     if rows.groups is not None:
         return _group_variance(f, rows, s, R)
     held = one_copy_variance(f.kappa, rows.c, s)
     v = held.v
     value = 0.5 * (R / v + rows.c * (v.log() + _LOG_2PI)).sum()
     by_v = 0.5 * (rows.c / v - R / v.square())
-    return Objective(float(value), scaled_gram(f.A, -by_v * held.by_kappa), by_v * held.by_s)
+    return Terms(float(value), Slope(inner=-by_v * held.by_kappa), by_v * held.by_s)
 
 
-def heldout(f: Factored, rows: Rows, s: Tensor) -> Heldout:
+def heldout(f: Inverse, rows: Rows, s: Tensor) -> Heldout:
     r"""Held-out residuals and variances in closed form: one copy out, or one group out.
 
     Examples
@@ -220,7 +347,7 @@ def heldout(f: Factored, rows: Rows, s: Tensor) -> Heldout:
     """
     c = rows.c
     if rows.groups is not None:
-        S = block_inverses(f.A, rows.blocks())
+        S = f.block_inverses(rows.blocks())
         variance = S.diagonal() + s * (1.0 - 1.0 / c)
         return Heldout(S @ f.alpha, torch.ones_like(c), variance)
     factor, v = one_copy_out(f.kappa, c, s)
@@ -232,7 +359,7 @@ def _subtract_symmetric_outer(W: Tensor, u: Tensor, v: Tensor) -> None:
     W.addr_(u, v, alpha=-0.5).addr_(v, u, alpha=-0.5)
 
 
-def _group_density(f: Factored, rows: Rows, s: Tensor) -> Objective:
+def _group_density(f: Inverse, rows: Rows, s: Tensor) -> Terms:
     r"""Joint density of each group predicted from the other groups.
 
     .. math::
@@ -243,18 +370,16 @@ def _group_density(f: Factored, rows: Rows, s: Tensor) -> Objective:
 
     The copies within merged rows contribute the same terms as in :func:`nll`.
     """
-    S = block_inverses(f.A, rows.blocks())
+    S = f.block_inverses(rows.blocks())
     e = S @ f.alpha
     value = 0.5 * e @ f.alpha + 0.5 * S.logdet()
-    inner = S.map(lambda G, S_G: e[G][:, :, None] * e[G][:, None, :] + S_G)
-    W = inner.left(f.A).mul_(0.5) @ f.A
-    _subtract_symmetric_outer(W, f.A @ e, f.alpha)
-    within = rows.q / s + (rows.c - 1.0) * s.log() + rows.c.log() + rows.c * _LOG_2PI
-    direct = 0.5 * ((rows.c - 1.0) / s - rows.q / s.square())
-    return Objective(float(value + 0.5 * within.sum()), W, direct)
+    inner = S.map(lambda G, S_G: (e[G][:, :, None] * e[G][:, None, :] + S_G).mul_(0.5))
+    within, direct = _within(rows, s)
+    slope = Slope(inner=inner, outer=f.solve(e))
+    return Terms(float(value + 0.5 * within.sum()), slope, direct)
 
 
-def _group_variance(f: Factored, rows: Rows, s: Tensor, R: Tensor) -> Objective:
+def _group_variance(f: Inverse, rows: Rows, s: Tensor, R: Tensor) -> Terms:
     r"""Group form of :func:`heldout_variance`, with :math:`v_j = (S_G)_{jj} + s_j (1 - 1/c_j)`:
 
     .. math::
@@ -264,9 +389,9 @@ def _group_variance(f: Factored, rows: Rows, s: Tensor, R: Tensor) -> Objective:
         W = \sum_G A_{:G} S_G\, \mathrm{diag}(w_G)\, S_G A_{G:} .
     """
     spread = 1.0 - 1.0 / rows.c
-    S = block_inverses(f.A, rows.blocks())
+    S = f.block_inverses(rows.blocks())
     v = S.diagonal() + s * spread
     value = 0.5 * (R / v + rows.c * (v.log() + _LOG_2PI)).sum()
     w = -0.5 * R / v.square() + 0.5 * rows.c / v
     inner = S.map(lambda G, S_G: (S_G * w[G][:, None, :]) @ S_G)
-    return Objective(float(value), inner.left(f.A) @ f.A, w * spread)
+    return Terms(float(value), Slope(inner=inner), w * spread)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from twostagegp.errors import InputError
 from twostagegp.kernels import Columns, Kernel, make_kernel
@@ -48,6 +49,7 @@ class Options:
     noise_floor: float
     method: str = "exact"
     n_neighbors: int = 50
+    factor_dtype: torch.dtype | None = None
 
 
 def penalty_option(penalty: Any, words: tuple[str, ...]) -> str | tuple[float, ...]:

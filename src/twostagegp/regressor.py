@@ -9,7 +9,7 @@ from numbers import Integral
 from typing import Any
 
 from twostagegp.engines.choice import METHODS, choose_method
-from twostagegp.engines.exact import check_memory
+from twostagegp.engines.exact import exact_bytes, plan_factor
 from twostagegp.errors import InputError
 from twostagegp.estimator import GPEstimator, is_kernel
 from twostagegp.fit_report import FitReport
@@ -216,8 +216,14 @@ class TwoStageGPRegressor(GPEstimator):
 
     def _fit_target(self, data: Prepared, seed: int) -> TwoStageFit:
         method, reason = self._method(data)
-        if method == "exact":
-            check_memory(len(data.rows), data.rows.X.device, data.rows.X.element_size())
+        m, device, dtype = len(data.rows), data.rows.X.device, data.rows.X.dtype
+        factor_dtype = plan_factor(m, device, dtype) if method == "exact" else dtype
+        if factor_dtype != dtype:
+            needed = exact_bytes(m, device, dtype.itemsize) / 2**30
+            reason += (
+                f"; the factor is float32, for which there is memory (float64 needs {needed:.0f} "
+                "GiB), and solutions are refined to float64"
+            )
         options = Options(
             kernels=self.kernels,
             ard=self.ard,
@@ -233,6 +239,7 @@ class TwoStageGPRegressor(GPEstimator):
             noise_floor=self._floor,
             method=method,
             n_neighbors=int(self.n_neighbors),
+            factor_dtype=factor_dtype,
         )
         fit = fit_two_stage(data, options, seed)
         fit.method = method, reason

@@ -89,6 +89,14 @@ class Rows:
             self.X[index], self.t[index], self.c[index], self.q[index], self.extra[index], groups
         )
 
+    def to(self, device: torch.device) -> Rows:
+        """The same rows on a device."""
+        groups = None if self.groups is None else self.groups.to(device)
+        X, t, c, q, extra = (
+            part.to(device) for part in (self.X, self.t, self.c, self.q, self.extra)
+        )
+        return Rows(X, t, c, q, extra, groups)
+
     def blocks(self) -> list[Tensor]:
         """Row numbers of each group, in order of group number."""
         if self.groups is None:

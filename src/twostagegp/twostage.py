@@ -230,7 +230,9 @@ def fit_two_stage(data: Prepared, options: Options, seed: int) -> TwoStageFit:
     clock = _Clock()
     work = Work(full_rows=m)
     # The paper's schedules know no prior.
-    engine = ExactEngine(data.rows, options.noise_floor, options.training is None, work)
+    engine = ExactEngine(
+        data.rows, options.noise_floor, options.training is None, work, options.factor_dtype
+    )
     _LOG.info("mean: %d rows, %d distinct, %d columns", data.n_rows, m, d)
     with clock("mean"):
         mean, n_refits = fit_mean(data, engine, options, seed)

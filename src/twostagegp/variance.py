@@ -24,7 +24,7 @@ from torch import Tensor
 
 from twostagegp.candidates import Candidate, Ladder, climb, fitted_only, train_with
 from twostagegp.engines.base import Engine, Posterior
-from twostagegp.engines.exact import ExactPosterior
+from twostagegp.engines.exact import ExactEngine, ExactPosterior
 from twostagegp.growth import Growth
 from twostagegp.kernels import Kernel
 from twostagegp.rows import Merged, Rows
@@ -121,7 +121,7 @@ def _rank_by_value(engine: Engine, unseen: Engine, candidates: Sequence[Candidat
 
 
 def fit_variance(
-    engine: Engine,
+    engine: ExactEngine,
     kernels: Sequence[Kernel],
     objective: ObjectiveName,
     R: Tensor,

@@ -59,6 +59,9 @@ class LinearKernel(Kernel):
     def cross(self, X: Tensor, Z: Tensor, theta: Vector) -> Tensor:
         return (math.exp(theta[0]) / self.n_features) * (X @ Z.transpose(-1, -2))
 
+    def cross_gradient(self, X: Tensor, Z: Tensor, theta: Vector, W: Tensor) -> Vector:
+        return np.array([float((W * self.cross(X, Z, theta)).sum())])
+
     def diagonal(self, X: Tensor, theta: Vector) -> Tensor:
         return (math.exp(theta[0]) / self.n_features) * X.square().sum(-1)
 

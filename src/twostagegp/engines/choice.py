@@ -45,7 +45,7 @@ def choose_method(n: int, device: torch.device, itemsize: int = 8) -> tuple[str,
     >>> choose_method(50_000, torch.device("cpu"))[0]
     'neighbors'
     """
-    needed, available = exact_bytes(n, itemsize), available_bytes(device)
+    needed, available = exact_bytes(n, device, itemsize), available_bytes(device)
     if available is not None and needed > available:
         return "neighbors", (
             f"an exact fit of {n} distinct rows would need {needed / 2**30:.0f} GiB of "

@@ -6,7 +6,9 @@ r"""The exact engine: one dense Cholesky factor of all training rows.
     \hat v(x) = k_\theta(x, x) - \|L^{-1} k_x\|^2, \qquad
     L L^\top = K_\theta + \mathrm{diag}(s / c), \quad \alpha = (L L^\top)^{-1} t .
 
-The mean needs only :math:`\alpha`; the factor is touched when a variance is asked for.
+The mean needs only :math:`\alpha`; the factor is touched when a variance is asked for. Up to
+``LARGE_ROWS`` rows the linear algebra is LAPACK's, with several matrices of n x n numbers alive in
+training; above, that of ``blocked.py`` and ``large.py``, with one.
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twostagegp import objectives
+from twostagegp.engines.blocked import BlockedFactor, blocked_bytes
+from twostagegp.engines.large import BlockedInverse, LargeProblem
+from twostagegp.engines.panels import CovariancePanels
 from twostagegp.errors import MemoryBudgetError
 from twostagegp.kernels import Kernel, Vector
 from twostagegp.linalg import cholesky_solve, extended_cholesky, safe_cholesky
@@ -31,16 +36,23 @@ from twostagegp.rows import Rows
 from twostagegp.training import ObjectiveName, Problem
 
 __all__ = [
+    "LARGE_ROWS",
     "ExactEngine",
     "ExactPosterior",
     "Work",
     "can_keep_factors",
-    "check_memory",
+    "check_dense_memory",
+    "dense_bytes",
     "exact_bytes",
+    "plan_factor",
 ]
 
-#: Entries of a (queries, rows) panel during prediction: 128 MiB in float64.
-_CHUNK_ENTRIES = 1 << 24
+#: Distinct rows above which one n x n matrix is held and derivatives are estimated.
+LARGE_ROWS = 4000
+#: Entries of a (queries, rows) panel during prediction: 128 MiB in float64, 1 GiB on a GPU.
+_CHUNK_ENTRIES = {"cpu": 1 << 24, "cuda": 1 << 27}
+#: Rows of a prediction from which inverses of the factor's diagonal blocks are worth making.
+_MANY_QUERIES = 256
 #: n x n matrices alive at the worst moment of one training step: K, its distances, the
 #: matrix with noise, L, the inverse, W and two temporaries.
 _LIVE_MATRICES = 8
@@ -48,27 +60,78 @@ _LIVE_MATRICES = 8
 _GROWING_MATRICES = 4
 
 
-def exact_bytes(n: int, itemsize: int = 8) -> int:
-    """Peak bytes of one exact training step on n distinct rows.
+def dense_bytes(n: int, itemsize: int = 8) -> int:
+    """Peak bytes of one training step that holds all its matrices.
 
     Examples
     --------
-    >>> exact_bytes(10_000) // 10**6  # MB
+    >>> dense_bytes(10_000) // 10**6  # MB
     6400
     """
     return _LIVE_MATRICES * n * n * itemsize
 
 
-def check_memory(n: int, device: torch.device, itemsize: int = 8) -> None:
-    """Raise before an exact fit that cannot be held in memory is begun."""
-    needed, available = exact_bytes(n, itemsize), available_bytes(device)
+def check_dense_memory(n: int, device: torch.device, itemsize: int = 8) -> None:
+    """Raise before a training that holds all its matrices is begun without room for them."""
+    needed, available = dense_bytes(n, itemsize), available_bytes(device)
     if available is not None and needed > available:
-        raise MemoryBudgetError(
-            f"an exact fit of {n} distinct rows needs about {needed / 2**30:.1f} GiB, and "
-            f"{available / 2**30:.1f} GiB are free on {device}. Use "
-            "TwoStageGPRegressor(method='neighbors') or GPNNRegressor, or fit a random subset of "
-            f"at most {math.isqrt(available // (_LIVE_MATRICES * itemsize))} rows."
-        )
+        most = math.isqrt(available // dense_bytes(1, itemsize))
+        raise _too_large(n, device, needed, available, most)
+
+
+def _too_large(
+    n: int, device: torch.device, needed: int, available: int, most: int
+) -> MemoryBudgetError:
+    return MemoryBudgetError(
+        f"an exact fit of {n} distinct rows needs about {needed / 2**30:.1f} GiB, and "
+        f"{available / 2**30:.1f} GiB are free on {device}. Use "
+        "TwoStageGPRegressor(method='neighbors') or GPNNRegressor, or fit a random subset of "
+        f"at most {most} rows."
+    )
+
+
+def exact_bytes(n: int, device: torch.device, itemsize: int = 8) -> int:
+    """Peak bytes of one exact training step on n distinct rows.
+
+    Examples
+    --------
+    >>> exact_bytes(4_000, torch.device("cpu")) // 10**6  # MB
+    1024
+    >>> exact_bytes(20_000, torch.device("cpu")) // 10**6
+    4433
+    """
+    if n <= LARGE_ROWS:
+        return dense_bytes(n, itemsize)
+    return blocked_bytes(n, device, itemsize)
+
+
+def plan_factor(n: int, device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """The precision in which a factor of n distinct rows fits; an error where none does.
+
+    That of the rows where there is memory for it, otherwise float32 for more than ``LARGE_ROWS``
+    rows. To be asked before an exact fit is begun.
+    """
+    available = available_bytes(device)
+    options = [dtype]
+    if dtype == torch.float64 and n > LARGE_ROWS:
+        options.append(torch.float32)
+    for option in options:
+        if available is None or exact_bytes(n, device, option.itemsize) <= available:
+            return option
+    assert available is not None
+    itemsize = options[-1].itemsize
+    needed = exact_bytes(n, device, itemsize)
+    raise _too_large(n, device, needed, available, _most_rows(available, device, itemsize))
+
+
+def _most_rows(available: int, device: torch.device, itemsize: int) -> int:
+    """The largest number of rows whose training fits."""
+    few, many = 1, math.isqrt(available) + 1
+    while many - few > 1:
+        middle = (few + many) // 2
+        fits = exact_bytes(middle, device, itemsize) <= available
+        few, many = (middle, many) if fits else (few, middle)
+    return few
 
 
 def can_keep_factors(n: int, factors: int, device: torch.device, itemsize: int = 8) -> bool:
@@ -112,27 +175,41 @@ class ExactEngine:
         Whether training adds the weak prior on hyperparameters.
     work : Work, optional
         Counts factorisations of all rows; shared by subsets.
+    factor_dtype : torch.dtype, optional
+        Precision of the factor of more than ``LARGE_ROWS`` rows; by default that of the rows.
     """
 
     rows: Rows
     noise_floor: float = 1e-8
     use_prior: bool = True
     work: Work | None = None
+    factor_dtype: torch.dtype | None = None
 
     def subset(self, index: NDArray[np.int64]) -> ExactEngine:
-        return replace(self, rows=self.rows.subset(index))
+        rows = self.rows.subset(index)
+        # A part for which one matrix in full precision is no larger than the whole in its own.
+        fits = 2 * len(rows) ** 2 <= len(self.rows) ** 2
+        return replace(self, rows=rows, factor_dtype=None if fits else self.factor_dtype)
+
+    def to(self, device: torch.device) -> ExactEngine:
+        """The same on another device."""
+        return replace(self, rows=self.rows.to(device))
 
     def with_rows(self, rows: Rows) -> ExactEngine:
         """The same options on other rows."""
         return replace(self, rows=rows)
 
     def problem(self, kernel: Kernel, objective: ObjectiveName, R: Tensor | None = None) -> Problem:
-        return Problem(kernel, self.rows, objective, R, self.noise_floor, self.use_prior)
+        given = (kernel, self.rows, objective, R, self.noise_floor, self.use_prior)
+        if len(self.rows) <= LARGE_ROWS:
+            return Problem(*given)
+        return LargeProblem(*given, factor_dtype=self.factor_dtype)
 
     def condition(self, kernel: Kernel, parameters: Vector) -> ExactPosterior:
         if self.work is not None and len(self.rows) == self.work.full_rows:
             self.work.full_conditionings += 1
-        return ExactPosterior(kernel, np.asarray(parameters, dtype=np.float64), self.rows)
+        parameters = np.asarray(parameters, dtype=np.float64)
+        return ExactPosterior(kernel, parameters, self.rows, self.factor_dtype)
 
 
 class ExactPosterior:
@@ -150,20 +227,46 @@ class ExactPosterior:
     True
     """
 
-    def __init__(self, kernel: Kernel, parameters: Vector, rows: Rows) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        parameters: Vector,
+        rows: Rows,
+        factor_dtype: torch.dtype | None = None,
+    ) -> None:
         self.kernel = kernel
         self.parameters = parameters
         self.rows = rows
         self.noise = math.exp(parameters[-1])
         self._factor: Tensor | None
-        self.rebuild_factor()
-        self.alpha = cholesky_solve(self.L, rows.t)
+        self._factorise(factor_dtype)
+        self.alpha = self._solved()
 
     def rebuild_factor(self) -> None:
         """The factor from rows and hyperparameters, as after a file without it."""
+        X = self.rows.X
+        self._factorise(plan_factor(len(X), X.device, X.dtype))
+
+    def _factorise(self, dtype: torch.dtype | None) -> None:
+        if len(self.rows) > LARGE_ROWS:
+            factor = BlockedInverse.of(self.kernel, self.parameters, self.rows, dtype).factor
+            self._factor, self.jitter = factor.buffer, factor.jitter
+            return
         K, _ = self.kernel.evaluate(self.rows.X, self.parameters[:-1])
         K.diagonal().add_(self._noises() / self.rows.c)
         self._factor, self.jitter = safe_cholesky(K)
+
+    def _blocked(self) -> BlockedInverse:
+        """The factor with what its blocks can do."""
+        noise = self._noises() / self.rows.c
+        panels = CovariancePanels(self.kernel, self.parameters[:-1], self.rows.X, noise)
+        return BlockedInverse(panels, BlockedFactor.of(self.L, self.jitter), self.rows.t)
+
+    def _solved(self) -> Tensor:
+        """The solution for the target."""
+        if len(self.rows) > LARGE_ROWS:
+            return self._blocked().alpha
+        return cholesky_solve(self.L, self.rows.t)
 
     @property
     def L(self) -> Tensor:
@@ -190,13 +293,13 @@ class ExactPosterior:
         posterior = copy(self)
         posterior.rows = rows
         factor = None
-        if self._factor is not None:
+        if self._factor is not None and self._factor.dtype == rows.X.dtype:
             factor = posterior._grown_factor(self._factor, changed)
         if factor is None:
             posterior.rebuild_factor()
         else:
             posterior._factor = factor
-        posterior.alpha = cholesky_solve(posterior.L, rows.t)
+        posterior.alpha = posterior._solved()
         return posterior
 
     def _grown_factor(self, L: Tensor, changed: Tensor) -> Tensor | None:
@@ -218,28 +321,43 @@ class ExactPosterior:
         return Factored(self.L, torch.cholesky_inverse(self.L), self.alpha), self._noises()
 
     def heldout(self) -> Heldout:
-        f, s = self.factored()
-        return objectives.heldout(f, self.rows, s)
+        if len(self.rows) <= LARGE_ROWS:
+            f, s = self.factored()
+            return objectives.heldout(f, self.rows, s)
+        inverse = self._blocked()
+        inverse.__dict__["alpha"] = self.alpha  # known already
+        return objectives.heldout(inverse, self.rows, self._noises())
 
     def mean(self, X: Tensor) -> Tensor:
         return self._by_chunks(X, lambda part: self._cross(part) @ self.alpha)
 
     def variance(self, X: Tensor) -> Tensor:
+        half_solve = self._half_solve(len(X))
+
         def of(part: Tensor) -> Tensor:
-            V = torch.linalg.solve_triangular(self.L, self._cross(part).T, upper=False)
+            V = half_solve(self._cross(part).T)
             prior = self.kernel.diagonal(part, self.parameters[:-1])
             return (prior - V.square().sum(0)).clamp_(min=0.0)
 
         return self._by_chunks(X, of)
 
     def covariance(self, X: Tensor) -> Tensor:
-        V = torch.linalg.solve_triangular(self.L, self._cross(X).T, upper=False)
+        V = self._half_solve(len(X))(self._cross(X).T)
         prior = self.kernel.cross(X, X, self.parameters[:-1])
-        return prior - V.T @ V
+        return prior - (V.T @ V).to(prior.dtype)
+
+    def _half_solve(self, queries: int) -> Callable[[Tensor], Tensor]:
+        r""":math:`L^{-1} B` for matrices B of so many columns in all."""
+        L = self.L
+        if len(L) <= LARGE_ROWS or queries < _MANY_QUERIES:
+            return lambda B: torch.linalg.solve_triangular(L, B.to(L.dtype), upper=False)
+        factor = BlockedFactor.of(L)
+        return lambda B: factor.half_solve_(B.to(L.dtype).contiguous())
 
     def _cross(self, X: Tensor) -> Tensor:
         return self.kernel.cross(X, self.rows.X, self.parameters[:-1])
 
     def _by_chunks(self, X: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
-        size = max(1, _CHUNK_ENTRIES // max(1, len(self.rows)))
+        entries = _CHUNK_ENTRIES.get(X.device.type, _CHUNK_ENTRIES["cpu"])
+        size = max(1, entries // max(1, len(self.rows)))
         return torch.cat([of(part) for part in torch.split(X, size)])

@@ -1,0 +1,273 @@
+"""One n x n matrix: blocked factors, kernels by panels, derivatives from random signs."""
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+
+from twostagegp import ExactGPRegressor, Training, TwoStageGPRegressor, load
+from twostagegp.engines import blocked, exact
+from twostagegp.engines.blocked import BlockedFactor, blocked_bytes
+from twostagegp.engines.exact import ExactEngine, ExactPosterior
+from twostagegp.engines.large import BlockedInverse, LargeProblem
+from twostagegp.engines.panels import CovariancePanels
+from twostagegp.errors import NumericalError
+from twostagegp.kernels import KERNELS, NamedKernel, WrappedKernel
+from twostagegp.rows import Rows
+from twostagegp.training import Problem, minimise
+
+N, D = 150, 3
+
+
+@pytest.fixture
+def in_blocks(monkeypatch):
+    """Blocks of 32 rows, for everything above 60 rows."""
+    monkeypatch.setattr(exact, "LARGE_ROWS", 60)
+    monkeypatch.setattr(blocked, "block_size", lambda n, device: 32)
+    monkeypatch.setattr("twostagegp.engines.panels.block_size", lambda n, device: 32)
+
+
+def make_rows(merged=False, groups=False, n=N, seed=0):
+    rng = np.random.default_rng(seed)
+    X = torch.as_tensor(rng.normal(size=(n, D)))
+    t = torch.sin(2.0 * X[:, 0]) + 0.2 * torch.as_tensor(rng.normal(size=n))
+    c, q, extra = torch.ones(n).double(), torch.zeros(n).double(), torch.zeros(n).double()
+    if merged:
+        c = torch.as_tensor(rng.choice([0.5, 1.0, 3.0], size=n))
+        q, extra = 0.02 * (c > 1.0) * c, torch.full((n,), 0.01).double()
+    number = torch.as_tensor(rng.integers(0, 40, size=n)) if groups else None
+    return Rows(X, t, c, q, extra, number)
+
+
+def positive_definite(n, seed=0):
+    rng = np.random.default_rng(seed)
+    B = torch.as_tensor(rng.normal(size=(n, n)))
+    return B @ B.T + 0.1 * n * torch.eye(n).double()
+
+
+def factor_of(K, block):
+    return BlockedFactor(lambda a, b: K[a:, a:b].clone(), len(K), K, block=block)
+
+
+# --- the factor ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "block"), [(1, 4), (7, 7), (40, 13), (130, 10)])
+def test_blocks_give_the_factor_of_lapack(n, block):
+    K = positive_definite(n)
+    factor = factor_of(K, block)
+    torch.testing.assert_close(factor.buffer, torch.linalg.cholesky(K), rtol=1e-10, atol=1e-10)
+    assert factor.jitter == 0.0
+    torch.testing.assert_close(factor.log_determinant(), torch.logdet(K))
+
+
+@pytest.mark.parametrize("block", [5, 16, 50])
+def test_solves_and_the_inverse_against_the_dense_ones(block):
+    K = positive_definite(50)
+    factor, A = factor_of(K, block), torch.linalg.inv(K)
+    B = torch.as_tensor(np.random.default_rng(1).normal(size=(50, 3)))
+    torch.testing.assert_close(factor.solve(B), A @ B)
+    torch.testing.assert_close(factor.solve(B[:, 0]), A @ B[:, 0])
+    torch.testing.assert_close(factor.inverse_diagonal(), A.diagonal())
+    index = torch.tensor([3, 49, 0])
+    Z = factor.inverse_columns(index)
+    torch.testing.assert_close(Z.T @ Z, A[index][:, index])
+    again = BlockedFactor.of(factor.buffer)
+    torch.testing.assert_close(again.half_solve_(B.clone()), factor.half_solve_(B.clone()))
+
+
+def test_a_singular_matrix_gets_the_jitter_that_it_gets_elsewhere():
+    rows = make_rows()
+    X = rows.X.clone()
+    X[100:] = X[:50]
+    kernel, parameters = NamedKernel("rbf", D), np.array([0.0, 0.0, np.log(1e-18)])
+    rows = Rows(X, rows.t, rows.c, rows.q, rows.extra)
+    inverse = BlockedInverse.of(kernel, parameters, rows)
+    dense = ExactPosterior(kernel, parameters, rows)
+    assert inverse.factor.jitter == pytest.approx(dense.jitter)
+    assert inverse.factor.jitter > 0.0
+
+
+def test_a_matrix_that_no_jitter_helps_and_one_with_nan_are_named():
+    K = positive_definite(40)
+    K[20, 20] = -100.0
+    with pytest.raises(NumericalError, match="not positive definite, even with a jitter"):
+        factor_of(K, 16)
+    for place in ((20, 20), (39, 2), (30, 5)):
+        K = positive_definite(40)
+        K[place] = np.nan
+        with pytest.raises(NumericalError, match="NaN or infinite"):
+            factor_of(K, 16)
+
+
+def test_memory_is_one_matrix_and_panels():
+    gpu = torch.device("cuda")
+    for n in (50_000, 100_000):
+        assert n * n * 8 < blocked_bytes(n, gpu) < 1.2 * n * n * 8
+    assert blocked_bytes(20_000, torch.device("cpu")) < 1.5 * 20_000**2 * 8
+
+
+# --- the covariance by panels --------------------------------------------------------------------
+
+
+def kernels():
+    named = [NamedKernel(name, D, ard) for name in KERNELS for ard in (False, True)]
+    shaped = NamedKernel("matern32", D, shape=np.array([1.0, 2.0, 0.5]))
+    wrapped = WrappedKernel(gpytorch.kernels.RBFKernel(ard_num_dims=D), D)
+    return [*named, shaped, wrapped]
+
+
+@pytest.mark.parametrize("kernel", kernels(), ids=lambda k: k.label)
+def test_panels_give_the_products_and_derivatives_of_the_whole(kernel, in_blocks):
+    rows = make_rows()
+    theta = kernel.start() + 0.1 * np.arange(kernel.size)
+    panels = CovariancePanels(kernel, theta, rows.X, 0.1 + rows.extra)
+    K, saved = kernel.evaluate(rows.X, theta)
+    rng = np.random.default_rng(3)
+    U, V = (torch.as_tensor(rng.normal(size=(N, 4))) for _ in range(2))
+    W = 0.5 * (U @ V.T + V @ U.T)
+    expected = kernel.gradient(rows.X, theta, K, saved, W)
+    np.testing.assert_allclose(panels.gradient(U, V), expected, rtol=1e-9, atol=1e-9)
+    K.diagonal().add_(0.1)
+    torch.testing.assert_close(panels.times(V), K @ V)
+
+
+# --- training ------------------------------------------------------------------------------------
+
+
+def dense_and_large(objective, kernel, probes, **options):
+    rows = make_rows(**options)
+    R = None
+    if objective == "heldout":
+        R = 0.2 * rows.c * torch.as_tensor(np.random.default_rng(5).chisquare(1, size=len(rows)))
+    given = (kernel, rows, objective, R)
+    return Problem(*given), LargeProblem(*given, probes=probes)
+
+
+@pytest.mark.parametrize("merged", [False, True], ids=["plain", "merged"])
+@pytest.mark.parametrize("groups", [False, True], ids=["rows", "groups"])
+@pytest.mark.parametrize("objective", ["nll", "loo", "heldout"])
+def test_values_are_exact_and_derivatives_right_on_average(objective, groups, merged, in_blocks):
+    kernel = NamedKernel("matern32", D, ard=True)
+    dense, large = dense_and_large(objective, kernel, 4000, merged=merged, groups=groups)
+    x = dense.start() - 0.2
+    (value, gradient), (found, estimated) = dense(x), large(x)
+    assert found == pytest.approx(value, rel=1e-10)
+    scale = np.abs(gradient).max()
+    np.testing.assert_allclose(estimated, gradient, atol=0.05 * scale)
+
+
+def test_the_error_of_derivatives_falls_with_the_root_of_the_signs(in_blocks):
+    kernel = NamedKernel("rbf", D, ard=True)
+    errors = []
+    for probes in (20, 2000):
+        dense, large = dense_and_large("loo", kernel, probes)
+        x = dense.start() - 0.3
+        errors.append(np.linalg.norm(large(x)[1] - dense(x)[1]))
+    assert errors[1] < 0.3 * errors[0]  # a tenth, but for chance
+
+
+def test_training_ends_near_the_dense_optimum(in_blocks):
+    rows = make_rows(n=400)
+    kernel = NamedKernel("matern52", D)
+    dense = minimise(Problem(kernel, rows, "loo"))
+    large = minimise(ExactEngine(rows).problem(kernel, "loo"))
+    assert large.value - dense.value < 1e-3
+    np.testing.assert_allclose(large.parameters, dense.parameters, atol=0.3)
+
+
+# --- conditioning --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("groups", [False, True], ids=["rows", "groups"])
+def test_a_large_posterior_predicts_what_a_small_one_does(groups, monkeypatch):
+    rows = make_rows(merged=True, groups=groups)
+    kernel, parameters = NamedKernel("matern32", D), np.array([0.3, 0.1, np.log(0.05)])
+    small = ExactEngine(rows).condition(kernel, parameters)
+    X = torch.as_tensor(np.random.default_rng(7).normal(size=(300, D)))
+    expected = [small.mean(X), small.variance(X), small.covariance(X[:5]), small.variance(X[:2])]
+    held = small.heldout()
+    monkeypatch.setattr(exact, "LARGE_ROWS", 60)
+    monkeypatch.setattr(blocked, "block_size", lambda n, device: 32)
+    large = ExactEngine(rows).condition(kernel, parameters)
+    found = [large.mean(X), large.variance(X), large.covariance(X[:5]), large.variance(X[:2])]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
+    again = large.heldout()
+    for name in ("residual", "slope", "variance"):
+        torch.testing.assert_close(getattr(again, name), getattr(held, name))
+
+
+def test_a_float32_factor_gives_float64_solutions(in_blocks):
+    rows = make_rows(n=300)
+    kernel, parameters = NamedKernel("rbf", D), np.array([0.5, 0.5, np.log(1e-3)])
+    whole = ExactEngine(rows).condition(kernel, parameters)
+    half = ExactEngine(rows, factor_dtype=torch.float32).condition(kernel, parameters)
+    assert half.L.dtype == torch.float32
+    scale = float(whole.alpha.abs().max())
+    torch.testing.assert_close(half.alpha, whole.alpha, rtol=0.0, atol=1e-8 * scale)
+    unrefined = BlockedFactor.of(half.L).solve(rows.t).double()
+    assert float((unrefined - whole.alpha).abs().max()) > 1e-5 * scale
+    X = torch.as_tensor(np.random.default_rng(7).normal(size=(300, D)))
+    torch.testing.assert_close(half.variance(X), whole.variance(X), rtol=0.0, atol=1e-3)
+    torch.testing.assert_close(half.heldout().variance, whole.heldout().variance, rtol=1e-2, atol=0)
+    problem = ExactEngine(rows, factor_dtype=torch.float32).problem(kernel, "loo")
+    value, _ = ExactEngine(rows).problem(kernel, "loo")(parameters)
+    assert problem(parameters)[0] == pytest.approx(value, rel=1e-3)
+
+
+def test_a_part_of_the_rows_has_full_precision_where_it_fits():
+    engine = ExactEngine(make_rows(), factor_dtype=torch.float32)
+    assert engine.subset(np.arange(100)).factor_dtype is None
+    assert engine.subset(np.arange(120)).factor_dtype == torch.float32
+
+
+# --- the front doors -----------------------------------------------------------------------------
+
+
+def light():
+    options = {"mean": "rbf", "variance": "rbf", "ard": False, "calibration": "scale"}
+    return TwoStageGPRegressor(**options, method="exact", random_state=0)
+
+
+def table(n=130, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 2))
+    return X, np.sin(2.0 * X[:, 0]) + 0.3 * X[:, 1] + 0.2 * rng.normal(size=n)
+
+
+def test_a_fit_in_blocks_is_as_good_as_a_dense_one(monkeypatch, tmp_path):
+    X, y = table()
+    X_new, y_new = table(400, seed=1)
+
+    def fit():
+        return light().fit(X, y)
+
+    dense = fit()
+    monkeypatch.setattr(exact, "LARGE_ROWS", 60)
+    monkeypatch.setattr(blocked, "block_size", lambda n, device: 64)
+    large = fit()
+    losses = [-np.mean(model.predict_logpdf(X_new, y_new)) for model in (dense, large)]
+    assert losses[1] < losses[0] + 0.03
+    path = tmp_path / "model"
+    large.save(path)
+    np.testing.assert_allclose(
+        load(path).predict(X_new, return_std=True), large.predict(X_new, return_std=True)
+    )
+    more = table(20, seed=2)
+    before = large.predict(X_new)
+    large.update(*more)
+    assert np.abs(large.predict(X_new) - before).max() < 0.5
+
+
+def test_a_fit_says_when_its_factor_is_float32(monkeypatch):
+    X, y = table()
+    monkeypatch.setattr(exact, "LARGE_ROWS", 100)
+    room = exact.exact_bytes(130, torch.device("cpu"), 8) - 1
+    monkeypatch.setattr(exact, "available_bytes", lambda device: room)
+    model = light().fit(X, y)
+    assert "float32" in model.fit_report_.method_reason
+    assert model.variance_.posterior.L.dtype == torch.float32
+    assert np.isfinite(model.predict(X, return_std=True)).all()
+    single = ExactGPRegressor(training=Training(steps=3), random_state=0).fit(X, y)
+    assert np.isfinite(single.predict(X, return_std=True)).all()
