@@ -32,6 +32,7 @@ PAGES = (
     "docs/large_tables.md",
     "docs/paper.md",
     "docs/paper/theory.md",
+    "docs/scale.md",
     "docs/updating.md",
 )
 #: Pictures of these pages, beside them in the documentation.
@@ -83,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in PICTURES:
         drawn = (RESULTS[1] / f"{name}.svg").read_text(encoding="utf-8")
         write_whole(ROOT / "docs" / "paper" / f"{name}.svg", drawn)
+    drawn = (RESULTS[0] / "scale.svg").read_text(encoding="utf-8")
+    write_whole(ROOT / "docs" / "pictures" / "scale.svg", drawn)
     for name in PAGES:
         path = ROOT / name
         write_whole(path, fill(path.read_text(encoding="utf-8"), *RESULTS))

@@ -437,3 +437,6 @@ def test_published_pages_hold_what_the_results_say():
         drawn = publish.RESULTS[1] / f"{name}.svg"
         copied = publish.ROOT / "docs" / "paper" / f"{name}.svg"
         assert copied.read_text(encoding="utf-8") == drawn.read_text(encoding="utf-8"), name
+    copied = publish.ROOT / "docs" / "pictures" / "scale.svg"
+    drawn = publish.RESULTS[0] / "scale.svg"
+    assert copied.read_text(encoding="utf-8") == drawn.read_text(encoding="utf-8")

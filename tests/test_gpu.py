@@ -9,9 +9,13 @@ from twostagegp import (
     TwoStageGPClassifier,
     TwoStageGPRegressor,
     check_misspecification,
+    estimator,
+    load,
     search_kernel,
 )
 from twostagegp.batch_training import fit_batch
+from twostagegp.engines import exact
+from twostagegp.engines.exact import ExactEngine
 from twostagegp.engines.neighbors import NeighborEngine
 from twostagegp.foundation import MCDropoutClassifier, TextEncoder
 from twostagegp.kernels import KERNELS, NamedKernel, WrappedKernel
@@ -205,3 +209,67 @@ def test_a_text_encoder():
     texts = ["fever after the second dose", "no adverse event"]
     found = [TextEncoder(device=device).transform(texts) for device in ("cpu", "cuda")]
     np.testing.assert_allclose(found[1], found[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+def test_a_factor_in_blocks(dtype, monkeypatch):
+    monkeypatch.setattr(exact, "LARGE_ROWS", 100)
+    rng = np.random.default_rng(0)
+    X = torch.as_tensor(rng.normal(size=(700, D)))
+    t, one = torch.sin(X[:, 0]), torch.ones(700, dtype=torch.float64)
+    rows = Rows(X, t, one, 0.0 * one, 0.0 * one)
+    kernel, parameters = NamedKernel("matern32", D, ard=True), np.array([0.1, 0.3, 0.5, 0.0, -3.0])
+    here = ExactEngine(rows).condition(kernel, parameters)
+    there = ExactEngine(rows.to(torch.device("cuda")), factor_dtype=dtype)
+    posterior = there.condition(kernel, parameters)
+    assert posterior.L.dtype == dtype
+    loose = {"rtol": 1e-8, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 1e-3, "atol": 1e-4}
+    queries = torch.as_tensor(rng.normal(size=(400, D)))
+    torch.testing.assert_close(posterior.mean(queries.cuda()).cpu(), here.mean(queries))
+    torch.testing.assert_close(
+        posterior.variance(queries.cuda()).cpu(), here.variance(queries), **loose
+    )
+    held, right = posterior.heldout(), here.heldout()
+    torch.testing.assert_close(held.residual.cpu(), right.residual, **loose)
+    torch.testing.assert_close(held.variance.cpu(), right.variance, **loose)
+    expected, found = (
+        engine.problem(kernel, "loo")(parameters) for engine in (ExactEngine(rows), there)
+    )
+    assert found[0] == pytest.approx(expected[0], rel=1e-8 if dtype == torch.float64 else 1e-3)
+    np.testing.assert_allclose(
+        found[1], expected[1], rtol=1e-6 if dtype == torch.float64 else 0.05, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("method", ["exact", "neighbors"])
+def test_parts_of_a_prediction_that_travel_ahead(method, monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 2))
+    y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=300)
+    options = {"mean": "rbf", "variance": "rbf", "ard": False, "random_state": 0}
+    model = TwoStageGPRegressor(method=method, device="cuda", **options).fit(X, y)
+    queries = rng.normal(size=(1003, 2))
+    whole = model.predict(queries, return_std=True)
+    monkeypatch.setattr(estimator, "_CHUNK_ROWS", 100)
+    np.testing.assert_allclose(model.predict(queries, return_std=True), whole, rtol=1e-9)
+
+
+def test_an_update_a_file_and_an_export_of_a_model_on_a_gpu(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 2))
+    y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=200)
+    model = TwoStageGPRegressor(
+        mean="rbf", variance="rbf", ard=False, calibration="scale", device="cuda", random_state=0
+    ).fit(X[:150], y[:150])
+    before = model.predict(X, return_std=True)
+    model.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    np.testing.assert_allclose(again.predict(X, return_std=True), before, rtol=1e-8)
+    exported = model.to_gpytorch()
+    point = next(iter(exported.buffers()))
+    inputs = torch.as_tensor(X, dtype=point.dtype, device=point.device)
+    with torch.no_grad():
+        mean = exported.eval()(inputs).mean.cpu().numpy()
+    np.testing.assert_allclose(mean, before[0], rtol=1e-6, atol=1e-8)
+    model.update(X[150:], y[150:])
+    assert np.abs(model.predict(X) - y).mean() < np.abs(before[0] - y).mean() + 0.02

@@ -103,7 +103,7 @@ def test_a_matrix_that_no_jitter_helps_and_one_with_nan_are_named():
 def test_memory_is_one_matrix_and_panels():
     gpu = torch.device("cuda")
     for n in (50_000, 100_000):
-        assert n * n * 8 < blocked_bytes(n, gpu) < 1.2 * n * n * 8
+        assert n * n * 8 < blocked_bytes(n, gpu) < 1.3 * n * n * 8
     assert blocked_bytes(20_000, torch.device("cpu")) < 1.5 * 20_000**2 * 8
 
 

@@ -11,21 +11,18 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from twostagegp.engines.base import Engine, Trainable
-from twostagegp.engines.exact import ExactEngine
+from twostagegp.engines.exact import LARGE_ROWS, ExactEngine
 from twostagegp.errors import NotFittableError, TwoStageGPError
-from twostagegp.kernels import Kernel, NamedKernel, Vector
+from twostagegp.kernels import Kernel, Vector
 from twostagegp.training import Fitted, ObjectiveName, Training, descend, minimise
 
 __all__ = ["Candidate", "Ladder", "Rung", "climb", "fitted_only", "train_with"]
@@ -33,10 +30,8 @@ __all__ = ["Candidate", "Ladder", "Rung", "climb", "fitted_only", "train_with"]
 
 _LOG = logging.getLogger("twostagegp")
 
-#: Rows up to which training is faster on the CPU than on a GPU, and candidates at a time there.
-HOME_ROWS, _THREADS = 1000, 8
 #: Rows of a rung from which the one before has left little to do.
-MANY_ROWS = 10_000
+MANY_ROWS = 8000
 
 
 @dataclass
@@ -128,9 +123,16 @@ class Ladder:
 
     @classmethod
     def plan(
-        cls, n: int, n_candidates: int, full_keep: int, full_steps: int | tuple[int, ...]
+        cls,
+        n: int,
+        n_candidates: int,
+        full_keep: int,
+        full_steps: int | tuple[int, ...],
+        patient: bool = False,
     ) -> Ladder:
         """Rungs of 300, 900, 2700, ... rows, then all n.
+
+        Where ``patient``, candidates are dropped only when they would cost something.
 
         Examples
         --------
@@ -148,9 +150,24 @@ class Ladder:
         rungs = []
         for i, m in enumerate(sizes):
             keep = max(full_keep, n_candidates // 3**i)
+            if patient:
+                keep = max(keep, min(n_candidates, _affordable(m, n)))
             steps = 40 if i == 0 else 8 if m < MANY_ROWS else 4
             rungs.append(Rung(m, keep, steps, 3e-4))
         return cls((*rungs, Rung(n, full_keep, full_steps, 2e-5)))
+
+
+def _affordable(m: int, n: int) -> int:
+    """Candidates that a rung of m rows can have for a twentieth of what a large fit costs.
+
+    That is about 24 factorisations of all n rows. An evaluation costs two of m rows where
+    derivatives are estimated, nine where all matrices are held; a rung has 4 or 8 of them. Few rows
+    of a noisy table tell kernels badly apart: no one is dropped there to save next to nothing.
+    """
+    if n <= LARGE_ROWS:
+        return 0
+    evaluation = 2.0 * 4.0 if m >= MANY_ROWS else 2.0 * 8.0 if m > LARGE_ROWS else 9.0 * 8.0
+    return int(0.05 * 24.0 * n**3 / (evaluation * m**3))
 
 
 Scorer = Callable[[Engine, Engine, Sequence[Candidate]], NDArray[np.float64]]
@@ -168,8 +185,7 @@ def climb(
 
     ``score(engine, unseen, candidates)`` ranks candidates (smaller is better) after training on
     ``engine``; ``unseen`` holds up to 1000 rows that this rung has not seen.
-    Nested subsamples: each rung contains the rows of the one before it. Few rows of a GPU are
-    trained on the CPU, several candidates at a time: a GPU is slower for them.
+    Nested subsamples: each rung contains the rows of the one before it.
     """
     n = len(engine.rows)
     order = rng.permutation(n)
@@ -177,62 +193,21 @@ def climb(
     for position, rung in enumerate(ladder.rungs):
         index = np.sort(order[: rung.rows])
         part = engine if rung.rows >= n else engine.subset(index)
-        at_home = part.rows.X.device.type != "cpu" and len(index) <= HOME_ROWS
-        part = part.to(torch.device("cpu")) if at_home else part
         _LOG.info(
             "step %d of %d: %d kernels on %d of %d rows",
             position + 1, len(ladder.rungs), len(alive), len(index), n,
         )  # fmt: skip
-        R_part = None if R is None else R[index].to(part.rows.X.device)
-        run = _beside_a_gpu if at_home and _are_independent(alive) else _in_turn
-        run(
-            partial(
-                candidate.train,
-                part,
-                R_part,
-                rung.rows >= n,
-                rung.steps_of(rank),
-                rung.tolerance,
-            )  # fmt: skip
-            for rank, candidate in enumerate(alive)
-        )
+        R_part = None if R is None else R[index]
+        for rank, candidate in enumerate(alive):
+            steps = rung.steps_of(rank)
+            candidate.train(part, R_part, rung.rows >= n, steps, rung.tolerance)
         alive = fitted_only(alive)
         if position + 1 < len(ladder.rungs):
             keep = ladder.rungs[position + 1].keep
             unseen = engine.subset(np.sort(order[rung.rows : rung.rows + 1000]))
-            unseen = unseen.to(part.rows.X.device)
             ranking = np.argsort(score(part, unseen, alive), kind="stable")
             alive = [alive[i] for i in ranking[:keep]]
     return alive
-
-
-def _are_independent(candidates: Sequence[Candidate]) -> bool:
-    """Whether candidates can be trained at the same time.
-
-    GPyTorch's kernel objects hold their parameters, and two candidates may share one.
-    """
-    return all(isinstance(candidate.kernel, NamedKernel) for candidate in candidates)
-
-
-def _in_turn(jobs: Iterable[Callable[[], None]]) -> None:
-    for job in jobs:
-        job()
-
-
-def _beside_a_gpu(jobs: Iterable[Callable[[], None]]) -> None:
-    """On the cores of the processor, which has nothing else to do."""
-    before = torch.get_num_threads()
-    try:
-        with ThreadPoolExecutor(min(before, _THREADS), initializer=_one_thread) as pool:
-            for done in [pool.submit(job) for job in jobs]:
-                done.result()
-    finally:
-        torch.set_num_threads(before)
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
 
 
 def train_with(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from abc import abstractmethod
+from functools import partial
 from numbers import Integral
 from typing import Any, Protocol, Self
 
@@ -55,6 +56,7 @@ from twostagegp.parameters import (
 from twostagegp.progress import limit_threads, no_denormals, show_log, threads_of_fit
 from twostagegp.search.stages import SearchRecord
 from twostagegp.shape import GAUSSIAN, Shape
+from twostagegp.streaming import stream
 from twostagegp.training import Training
 from twostagegp.updating import Updatable
 
@@ -336,9 +338,9 @@ class GPEstimator(
         with limit_threads(self.n_jobs), no_denormals():
             for j, (data, fit) in enumerate(zip(self._data, self._fits, strict=True)):
                 y_mean, y_scale = data.scaling.y_mean, data.scaling.y_scale
-                for begin in range(0, n, _CHUNK_ROWS):
-                    part = slice(begin, begin + _CHUNK_ROWS)
-                    Z = self._tensor(X[part], data)
+                parts = [slice(begin, begin + _CHUNK_ROWS) for begin in range(0, n, _CHUNK_ROWS)]
+                made = (partial(data.scaling.inputs, X[part]) for part in parts)
+                for part, Z in zip(parts, stream(made, data.rows.X), strict=True):
                     if not variance:
                         means[part, j] = y_mean + y_scale * _numpy(fit.predict_mean(Z))
                         continue

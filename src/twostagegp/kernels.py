@@ -68,6 +68,8 @@ Scalars = float | Tensor
 _DIRECT_COLUMNS = 64
 #: Up to this many columns a GPU sums distances up column by column.
 _COLUMNWISE = 32
+#: Below so many distances of two tables the passes cost more than the sums.
+_FEW_DISTANCES = 1_000_000
 #: Rows of a block in the Laplacian's derivative: a (rows, n) panel should stay in cache.
 _PANEL_ENTRIES = 65_536
 #: The same on a GPU, which has no cache to fit into and wants much work at a time.
@@ -146,6 +148,12 @@ class Kernel(ABC):
         return f"{self.name}-ard" if self.ard else self.name
 
 
+def _column_by_column(Z: Tensor, Z2: Tensor) -> bool:
+    """Whether a GPU is quicker with its many passes than with torch's own distances."""
+    few = Z.shape[-2] * Z2.shape[-2] < _FEW_DISTANCES
+    return Z.device.type == "cuda" and Z.shape[-1] <= _COLUMNWISE and not (few and Z.ndim == 2)
+
+
 def _by_columns(Z: Tensor, Z2: Tensor, p: int) -> Tensor:
     """Distances summed up column by column: a few passes over the result."""
     total = Z.new_zeros(*Z.shape[:-1], Z2.shape[-2])
@@ -156,7 +164,7 @@ def _by_columns(Z: Tensor, Z2: Tensor, p: int) -> Tensor:
 
 
 def _euclidean(Z: Tensor, Z2: Tensor) -> Tensor:
-    if Z.device.type == "cuda" and Z.shape[-1] <= _COLUMNWISE:
+    if _column_by_column(Z, Z2):
         return _by_columns(Z, Z2, 2)
     mode = (
         "donot_use_mm_for_euclid_dist"
@@ -267,7 +275,7 @@ class NamedKernel(Kernel):
         """Distances of scaled inputs, in the kernel's metric."""
         if self.metric == 2:
             return _euclidean(Z, Z2)
-        if Z.device.type == "cuda" and Z.shape[-1] <= _COLUMNWISE:
+        if _column_by_column(Z, Z2):
             return _by_columns(Z, Z2, 1)
         return torch.cdist(Z, Z2, p=1.0)
 

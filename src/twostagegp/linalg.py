@@ -19,6 +19,7 @@ __all__ = [
     "batch_cholesky",
     "batch_solve",
     "block_inverses",
+    "cholesky_inverse",
     "cholesky_solve",
     "extended_cholesky",
     "not_finite",
@@ -29,6 +30,8 @@ __all__ = [
 
 #: Jitter steps, relative to the mean of the diagonal; the first try adds nothing.
 JITTERS = (1e-10, 1e-8, 1e-6)
+#: Rows up to which a GPU is quicker with a triangular solve and a product than with its inverse.
+_SMALL_ON_GPU = 4000
 
 
 def safe_cholesky(K: Tensor) -> tuple[Tensor, float]:
@@ -183,6 +186,23 @@ def cholesky_solve(L: Tensor, b: Tensor) -> Tensor:
     if b.ndim == 1:
         return torch.cholesky_solve(b[:, None], L)[:, 0]
     return torch.cholesky_solve(b, L)
+
+
+def cholesky_inverse(L: Tensor) -> Tensor:
+    """Inverse of ``L L^T``, shape (n, n).
+
+    Examples
+    --------
+    >>> import torch
+    >>> cholesky_inverse(torch.tensor([[2.0]]))
+    tensor([[0.2500]])
+    """
+    if L.device.type == "cpu" or len(L) > _SMALL_ON_GPU:
+        return torch.cholesky_inverse(L)
+    half = torch.linalg.solve_triangular(
+        L, torch.eye(len(L), dtype=L.dtype, device=L.device), upper=False
+    )
+    return half.T @ half
 
 
 def batch_solve(L: Tensor, b: Tensor) -> Tensor:

@@ -60,6 +60,7 @@ __all__ = ["Combination", "LocalScale", "Situation", "combine", "fit_local_scale
 Array = NDArray[np.float64]
 
 _LOG = logging.getLogger("twostagegp")
+_CPU = torch.device("cpu")
 
 #: Fewest distinct rows from which a local scale is learned.
 FEWEST_ROWS = 40
@@ -253,6 +254,8 @@ class ScaleRidge:
     order : integer array of shape (m,)
         A random order in which cases of a group stand together; the first ones are used.
     groups : integer array of shape (m,), optional
+    device : torch.device
+        Where it is trained.
     """
 
     def __init__(
@@ -264,6 +267,7 @@ class ScaleRidge:
         shape: Array | None,
         order: NDArray[np.int64],
         groups: NDArray[np.int64] | None,
+        device: torch.device = _CPU,
     ) -> None:
         self.label, self.on_inputs = label, on_inputs
         F = situation.X if on_inputs else situation.derived
@@ -290,7 +294,8 @@ class ScaleRidge:
         engine = ExactEngine(rows, noise_floor=floor)
         candidate = Candidate(kernel, "nll")
         part = np.flatnonzero(np.isin(used, order[:TRAINING_ROWS]))
-        candidate.train(engine.subset(part), None, is_full=False, steps=30, tolerance=1e-3)
+        training = engine.subset(part).to(device)
+        candidate.train(training, None, is_full=False, steps=30, tolerance=1e-3)
         if candidate.parameters is None or candidate.failure:
             raise TwoStageGPError(candidate.failure)
         self.posterior = engine.condition(kernel, candidate.parameters)
@@ -499,6 +504,7 @@ def fit_local_scale(
     share: float,
     shape: Array | None,
     seed: int,
+    device: torch.device = _CPU,
 ) -> LocalScale:
     """Learn a local scale from rows that were held out.
 
@@ -516,13 +522,15 @@ def fit_local_scale(
         Share of the table's distinct rows that were held out.
     shape : array of shape (d,), optional
         Ratios of the mean's lengthscales.
+    device : torch.device
+        Where ridges are trained.
     """
     rng = np.random.default_rng(seed)
     members: list[Member] = []
     S = np.zeros((len(z), 0))
     if len(folds) >= FEWEST_ROWS:
         cases = Cases.of(z, weight, inverse, folds, groups, share, rng)
-        members = _members(situation, z, cases, shape, seed, rng)
+        members = _members(situation, z, cases, shape, seed, rng, device)
         S = np.column_stack([S, *(cases.to_rows(member.heldout) for member in members)])
     combination = combine(S, z**2, weight)
     while (light := (combination.a < LEAST_WEIGHT)).any():
@@ -551,6 +559,7 @@ def _members(
     shape: Array | None,
     seed: int,
     rng: np.random.Generator,
+    device: torch.device,
 ) -> list[Member]:
     """The models of the log scale; one that cannot be fitted is left out."""
     situation, t = situation.take(cases.first), log_squares(z[cases.first])
@@ -569,7 +578,7 @@ def _members(
         said = "mean, variance and disagreement" if situation.telling else "variance"
         label = f"ridge on {'inputs' if inputs else said}"
         try:
-            ridge = ScaleRidge(label, situation, t, inputs, shape, order, cases.groups)
+            ridge = ScaleRidge(label, situation, t, inputs, shape, order, cases.groups, device)
         except TwoStageGPError as error:
             _LOG.info("%s of the log scale failed: %s", label, error)
             continue

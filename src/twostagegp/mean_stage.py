@@ -39,7 +39,14 @@ from twostagegp.mean import (
     trains_afresh,
     tune_penalty,
 )
-from twostagegp.options import FULL_TRAINING_ROWS, MEDIUM_ROWS, SMALL_ROWS, Options, kernel_list
+from twostagegp.options import (
+    FULL_TRAINING_ROWS,
+    LARGEST_TRAINING_ROWS,
+    MEDIUM_ROWS,
+    SMALL_ROWS,
+    Options,
+    kernel_list,
+)
 from twostagegp.search.kernel_search import KernelSearch
 from twostagegp.search.repetitions import PAPER_PENALTIES
 from twostagegp.search.stages import search_stage
@@ -340,7 +347,9 @@ def _of_both_forms(ranked: list[Candidate], keep: int, m: int) -> list[Candidate
 def mean_ladder(m: int, n_candidates: int) -> Ladder:
     """Warm start of the mean's candidates."""
     if m > FULL_TRAINING_ROWS:
-        return Ladder.plan(m, n_candidates, full_keep=3, full_steps=(3, 2))
+        # The rung before has a third of the rows at least: one step is left to be made.
+        first = 2 if m > LARGEST_TRAINING_ROWS else 3
+        return Ladder.plan(m, n_candidates, full_keep=3, full_steps=(first, 2), patient=True)
     steps = (15, 10, 6, 6, 4, 4) if m <= MEDIUM_ROWS else (6, 4, 3, 3)
     return Ladder.plan(m, n_candidates, full_keep=len(steps), full_steps=steps)
 

@@ -15,6 +15,7 @@ from twostagegp.training import ObjectiveName, Training
 
 __all__ = [
     "FULL_TRAINING_ROWS",
+    "LARGEST_TRAINING_ROWS",
     "MEDIUM_ROWS",
     "SMALL_ROWS",
     "Options",
@@ -27,6 +28,8 @@ __all__ = [
 SMALL_ROWS = 60
 #: Above this many distinct rows the candidates that reach all rows are not trained there any more.
 FULL_TRAINING_ROWS = 3000
+#: Above this many every evaluation on all of them counts.
+LARGEST_TRAINING_ROWS = 15_000
 #: Up to this many distinct rows an evaluation on all of them is cheap enough for more of them.
 MEDIUM_ROWS = 1200
 

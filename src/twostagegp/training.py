@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-import torch
 from scipy.optimize import minimize
 from scipy.special import expit
 from torch import Tensor
@@ -22,7 +21,7 @@ from torch import Tensor
 from twostagegp import objectives
 from twostagegp.errors import InputError, NumericalError
 from twostagegp.kernels import Kernel, Vector, WrappedKernel
-from twostagegp.linalg import cholesky_solve, safe_cholesky
+from twostagegp.linalg import cholesky_inverse, cholesky_solve, safe_cholesky
 from twostagegp.objectives import Factored, Objective
 from twostagegp.rows import Rows
 
@@ -167,7 +166,7 @@ class Problem:
         L, jitter = safe_cholesky(K)
         K.diagonal().copy_(diagonal)
         self.jitter = max(self.jitter, jitter)
-        f = Factored(L, torch.cholesky_inverse(L), cholesky_solve(L, rows.t))
+        f = Factored(L, cholesky_inverse(L), cholesky_solve(L, rows.t))
         result = self._objective(f, s)
         gradient = np.empty(len(parameters))
         gradient[:-1] = self.kernel.gradient(rows.X, theta, K, saved, result.W)

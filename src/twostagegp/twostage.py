@@ -365,6 +365,7 @@ def _calibrate(
         float(variance.noise),
         options.noise_floor,
         seed,
+        data.rows.X.device,
     )
 
 

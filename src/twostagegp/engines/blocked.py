@@ -17,9 +17,8 @@ which are made one at a time and thrown away,
 
     (K^{-1})_{jj} = \sum_{i \ge j} (L^{-1})_{ij}^2 .
 
-Beside the buffer no more than a few block columns are held. Products count
-:math:`n^3 / 3` multiplications and additions each for the factor and for that diagonal, twice
-that in floating point operations.
+Beside the buffer no more than a few block columns are held. The factor and that diagonal take
+:math:`n^3 / 3` floating point operations each.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _BLOCK = {"cuda": 1024, "cpu": 512}
 #: Blocks of L^-1 that are made together.
 _COLUMNS_AT_ONCE = 4
 #: Block columns alive at the worst moment: the kernel's panel with its distances and temporaries.
-_LIVE_PANELS = 6
+_LIVE_PANELS = 12
 
 #: Entries [k0:, k0:k1] of a symmetric matrix, shape (n - k0, k1 - k0); may be changed.
 Panel = Callable[[int, int], Tensor]
@@ -58,8 +57,7 @@ def blocked_bytes(n: int, device: torch.device, itemsize: int = 8) -> int:
     91
     """
     b = block_size(n, device)
-    panels = max(_LIVE_PANELS, 2 * _COLUMNS_AT_ONCE) * n * b * max(itemsize, 8)
-    return n * n * itemsize + n * b * itemsize + min(panels, 8 * n * n * itemsize)
+    return n * n * itemsize + _LIVE_PANELS * n * b * max(itemsize, 8)
 
 
 class BlockedFactor:
@@ -193,7 +191,7 @@ class BlockedFactor:
             b = min(a + width, n)
             Z = torch.zeros(n - a, b - a, dtype=kappa.dtype, device=kappa.device)
             Z.diagonal().fill_(1.0)
-            kappa[a:b] = torch.linalg.vecdot(*[self.half_solve_(Z, a)] * 2, dim=0)
+            kappa[a:b] = self.half_solve_(Z, a).square_().sum(0)
         return kappa
 
     def inverse_columns(self, index: Tensor) -> Tensor:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import torch
 
-from twostagegp.engines.exact import exact_bytes
+from twostagegp.engines.exact import LARGE_ROWS, exact_bytes
 from twostagegp.memory import available_bytes
 
 __all__ = ["METHODS", "choose_method", "exact_seconds"]
 
 METHODS = ("exact", "neighbors", "vecchia", "svgp")
 
-#: Factorisations of all rows that a two-stage fit amounts to, training and conditioning together;
-#: benchmarks.exact_speed prints 85 on 8611 rows.
-_FACTORISATIONS = 85.0
+#: Factorisations of all rows that a two-stage fit amounts to, training and conditioning together:
+#: with all matrices at hand (benchmarks.exact_speed), and with one (benchmarks.exact_scale).
+_FACTORISATIONS, _FACTORISATIONS_OF_LARGE = 85.0, 24.0
+#: Seconds a row that the latter spends on the search and on calibration.
+_SECONDS_A_ROW = {"cpu": 4e-3, "cuda": 4e-4}
 #: Double-precision operations a second that are assumed: a CPU core or two, and a GPU. Constants,
 #: so that the choice does not depend on what else the machine is doing. Nothing is known of other
 #: devices: they are no faster than a CPU, so that neighbours take over rather too soon than never.
-_RATES = {"cpu": 4e10, "cuda": 8e12}
+_RATES = {"cpu": 4e10, "cuda": 4e13}
 #: Predicted seconds above which neighbours take over.
 _PATIENCE = 60.0
 
@@ -31,7 +33,11 @@ def exact_seconds(n: int, device: torch.device) -> float:
     >>> exact_seconds(1000, torch.device("cpu")) < 1.0 < exact_seconds(10_000, torch.device("cpu"))
     True
     """
-    return _FACTORISATIONS * n**3 / 3.0 / _RATES.get(device.type, _RATES["cpu"])
+    kind = device.type if device.type in _RATES else "cpu"
+    one = n**3 / 3.0 / _RATES[kind]
+    if n <= LARGE_ROWS:
+        return _FACTORISATIONS * one
+    return _FACTORISATIONS_OF_LARGE * one + _SECONDS_A_ROW[kind] * n
 
 
 def choose_method(n: int, device: torch.device, itemsize: int = 8) -> tuple[str, str]:

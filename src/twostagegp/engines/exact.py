@@ -29,7 +29,7 @@ from twostagegp.engines.large import BlockedInverse, LargeProblem
 from twostagegp.engines.panels import CovariancePanels
 from twostagegp.errors import MemoryBudgetError
 from twostagegp.kernels import Kernel, Vector
-from twostagegp.linalg import cholesky_solve, extended_cholesky, safe_cholesky
+from twostagegp.linalg import cholesky_inverse, cholesky_solve, extended_cholesky, safe_cholesky
 from twostagegp.memory import available_bytes
 from twostagegp.objectives import Factored, Heldout
 from twostagegp.rows import Rows
@@ -49,8 +49,10 @@ __all__ = [
 
 #: Distinct rows above which one n x n matrix is held and derivatives are estimated.
 LARGE_ROWS = 4000
-#: Entries of a (queries, rows) panel during prediction: 128 MiB in float64, 1 GiB on a GPU.
-_CHUNK_ENTRIES = {"cpu": 1 << 24, "cuda": 1 << 27}
+#: Entries of a (queries, rows) panel during prediction: 128 MiB in float64, 512 on a GPU.
+_CHUNK_ENTRIES = {"cpu": 1 << 24, "cuda": 1 << 26}
+#: Such panels alive at a time.
+_LIVE_CHUNKS = 5
 #: Rows of a prediction from which inverses of the factor's diagonal blocks are worth making.
 _MANY_QUERIES = 256
 #: n x n matrices alive at the worst moment of one training step: K, its distances, the
@@ -91,7 +93,7 @@ def _too_large(
 
 
 def exact_bytes(n: int, device: torch.device, itemsize: int = 8) -> int:
-    """Peak bytes of one exact training step on n distinct rows.
+    """Peak bytes of an exact fit to n distinct rows, and of predictions from it.
 
     Examples
     --------
@@ -102,7 +104,9 @@ def exact_bytes(n: int, device: torch.device, itemsize: int = 8) -> int:
     """
     if n <= LARGE_ROWS:
         return dense_bytes(n, itemsize)
-    return blocked_bytes(n, device, itemsize)
+    entries = _CHUNK_ENTRIES.get(device.type, _CHUNK_ENTRIES["cpu"])
+    predicting = n * n * itemsize + _LIVE_CHUNKS * entries * max(itemsize, 8)
+    return max(blocked_bytes(n, device, itemsize), predicting)
 
 
 def plan_factor(n: int, device: torch.device, dtype: torch.dtype) -> torch.dtype:
@@ -318,7 +322,7 @@ class ExactPosterior:
 
     def factored(self) -> tuple[Factored, Tensor]:
         """What the objectives ask for: factor, inverse and solution, and the noise variances."""
-        return Factored(self.L, torch.cholesky_inverse(self.L), self.alpha), self._noises()
+        return Factored(self.L, cholesky_inverse(self.L), self.alpha), self._noises()
 
     def heldout(self) -> Heldout:
         if len(self.rows) <= LARGE_ROWS:

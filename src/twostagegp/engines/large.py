@@ -1,8 +1,8 @@
 r"""Training on rows for which one n x n matrix fits, and no second one.
 
 The value of an objective is exact: the factor, and for held-out densities the diagonal of its
-inverse (``blocked.py``), about :math:`n^3/3` multiplications each. Its derivatives would need the
-inverse and a product of it. They are estimated instead: with p vectors z of random signs
+inverse (``blocked.py``), :math:`n^3/3` operations each. Its derivatives would need the inverse and
+a product of it, several times as much. They are estimated instead: with p vectors z of random signs
 
 .. math::
 
@@ -10,11 +10,11 @@ inverse and a product of it. They are estimated instead: with p vectors z of ran
     \approx \tfrac1p \sum_z (a z + A B z) (A z)^\top ,
 
 which costs 2p solves. The signs are the same in every evaluation of a problem, so that results
-repeat. The standard error of a derivative falls with :math:`1/\sqrt p`; in units of what the
-rows themselves leave open about a parameter it is of the order of :math:`1 / \sqrt p`
-(``docs/scale.md`` has it measured).
+repeat. The standard error of a derivative falls with :math:`1/\sqrt p`. The step that it sends a
+parameter astray is small beside what the rows themselves leave open about it (``docs/scale.md`` has
+it measured).
 
-**Half precision of the buffer.** Where the matrix fits in float32 only, the factor is float32 and
+**Float32.** Where the matrix fits in float32 only, the factor is float32 and
 serves as the preconditioner of conjugate gradients on the float64 matrix, which is evaluated panel
 by panel: solutions are float64 again. Determinant and held-out variances keep the rounding of
 the factor.
@@ -42,7 +42,7 @@ from twostagegp.training import Problem
 __all__ = ["PROBES", "BlockedInverse", "LargeProblem"]
 
 #: Random vectors of a derivative.
-PROBES = 128
+PROBES = 256
 #: Relative residual to which solutions with a float32 factor are refined, and steps at most.
 REFINED, _MOST_STEPS = 1e-10, 200
 #: Columns of L^-1 that are held at once for the blocks of groups.

@@ -1,0 +1,83 @@
+"""Curves of time and memory: what the pages say is what the records say."""
+
+import json
+
+import pytest
+import torch
+
+from benchmarks import exact_scale, scale
+from benchmarks._exact_scale_peers import GPyTorchOnDevice
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def few_rows(monkeypatch):
+    """A made table in place of ``flights``."""
+
+    def split(n):
+        generator = torch.Generator().manual_seed(0)
+        X = torch.randn(n + 50, 8, generator=generator, dtype=torch.float64)
+        y = X[:, 0] + 0.1 * torch.randn(n + 50, generator=generator, dtype=torch.float64)
+        return X[:n].numpy(), y[:n].numpy(), X[n:].numpy(), y[n:].numpy()
+
+    monkeypatch.setattr(exact_scale, "_split", split)
+    monkeypatch.setattr(exact_scale.exact, "LARGE_ROWS", 40)
+
+
+def test_algebra_and_derivatives_are_measured_against_float64(few_rows):
+    algebra = exact_scale.measure_algebra(200, "float32", CPU, 1.0)
+    assert algebra["solution_error"] < 1e-8
+    assert algebra["residual_error"] < 1e-3
+    assert algebra["factor_seconds"] > 0.0
+    derivatives = exact_scale.measure_derivatives(150, "nll", CPU, 1.0)
+    assert 0.0 < derivatives["in_standard_errors"] < 1.0
+
+
+def test_a_peer_stops_at_its_cap(few_rows):
+    X, y, X_new, y_new = exact_scale._split(80)
+    peer = GPyTorchOnDevice("cholesky", "cpu", cap=0.0).fit(X, y)
+    assert peer.steps == 0
+    mean, std = GPyTorchOnDevice("cholesky", "cpu", cap=60.0).fit(X, y).predict(X_new)
+    assert (std > 0.0).all()
+    assert abs(mean - y_new).mean() < 0.3
+
+
+def fit_record(n, **more):
+    known = {
+        "kind": "fit", "place": "GPU", "device": "cuda", "model": "ours", "rows": n, "rate": 1e12,
+        "version": "1", "code": "x", "fit_seconds": n / 1e3, "predict_seconds": 1.0,
+        "peak_bytes": n**2, "rmse": 1.0, "nlpd": 1.0, "coverage": 0.95, "arithmetic": 1e12,
+        "predicted_bytes": n**2,
+    }  # fmt: skip
+    return known | more
+
+
+def test_the_page_has_goals_shares_growth_and_failures():
+    failed = {"error": "OutOfMemoryError: no", "model": "cholesky"}
+    page = exact_scale.report(
+        [fit_record(10_000), fit_record(20_000), fit_record(50_000, **failed)]
+    )
+    assert "| 9%   " in page  # 1 s of arithmetic in 10 + 1 s
+    assert "10,000 to 20,000 | 1.00                | 2.00" in page
+    assert "OutOfMemoryError" in page
+
+
+def test_an_extrapolation_multiplies_what_was_measured(tmp_path):
+    run = {
+        "rows": 10**7, "workers": 2, "points": 10**5, "shards": 10, "predict_wall": 300.0,
+        "memory": "2GiB", "fit_wall": 200.0, "worker_peak_gib": 1.0,
+        "fit_seconds": {"sample": 20.0, "shards": 120.0, "total": 200.0},
+    }  # fmt: skip
+    cost = scale.extrapolate(run, scale.Cluster(workers=200, memory_gib=2.0), rows=10**9)
+    assert cost["sample"] == pytest.approx(20.0)  # a hundredfold table, a hundredfold cluster
+    assert cost["client"] == pytest.approx(60.0)
+    assert cost["solving"] == pytest.approx(300.0 * 10 * 954 / 10 / 100)
+    for name in ("exact_scale", "neighbors_scale"):
+        (tmp_path / f"{name}.jsonl").write_text("")
+    (tmp_path / "dask_scale.jsonl").write_text(json.dumps(run) + "\n")
+    (tmp_path / "exact_scale.jsonl").write_text(json.dumps(fit_record(10_000)) + "\n")
+    assert scale.main(["--results", str(tmp_path)]) == 0
+    page = (tmp_path / "scale.md").read_text()
+    assert "Arithmetic, not a measurement" in page
+    assert (tmp_path / "scale.svg").read_text().startswith("<?xml")
