@@ -35,7 +35,7 @@ def stream(parts: Iterable[Make], like: Tensor) -> Iterator[Tensor]:
 
 
 def _ahead(parts: Iterator[Make], like: Tensor) -> Iterator[Tensor]:
-    queue = torch.cuda.Stream(like.device)
+    queue, callers = torch.cuda.Stream(like.device), torch.cuda.current_stream(like.device)
 
     def send() -> tuple[Tensor, torch.cuda.Event] | None:
         make = next(parts, None)
@@ -45,7 +45,7 @@ def _ahead(parts: Iterator[Make], like: Tensor) -> Iterator[Tensor]:
         with torch.cuda.stream(queue):
             there = here.to(like.device, non_blocking=True)
             # The caller's queue uses the memory next: it must not be given away before.
-            there.record_stream(torch.cuda.default_stream(like.device))
+            there.record_stream(callers)
             return there, queue.record_event()
 
     with ThreadPoolExecutor(1) as pool:
@@ -53,5 +53,5 @@ def _ahead(parts: Iterator[Make], like: Tensor) -> Iterator[Tensor]:
         while (sent := coming.result()) is not None:
             coming = pool.submit(send)
             there, arrived = sent
-            torch.cuda.current_stream(like.device).wait_event(arrived)
+            callers.wait_event(arrived)
             yield there
