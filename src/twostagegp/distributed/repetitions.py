@@ -251,10 +251,10 @@ def refit_some(
 
 def pickled(kernel: Kernel) -> bytes:
     """A kernel on its way to the workers."""
-    from distributed.protocol.pickle import dumps
+    import cloudpickle
 
     try:
-        return bytes(dumps(kernel))
+        return bytes(cloudpickle.dumps(kernel))
     except Exception as error:
         raise InputError(
             f"kernel {kernel.label} cannot be sent to the workers ({error}); make it of parts that "
@@ -264,10 +264,10 @@ def pickled(kernel: Kernel) -> bytes:
 
 def loaded(data: bytes) -> Kernel:
     """The kernel again, a new one each time."""
-    from distributed.protocol.pickle import loads
+    import cloudpickle
 
     try:
-        kernel: Kernel = loads(data)
+        kernel: Kernel = cloudpickle.loads(data)
     except Exception as error:
         raise ClusterError(
             f"a worker cannot load a kernel ({type(error).__name__}: {error}); workers need the "
