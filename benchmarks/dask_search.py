@@ -159,8 +159,8 @@ def _note(r: Record) -> str:
         f"{r['cores']} cores, load {r['load']:.1f} at the start. {r['rows']:,} rows of {COLUMNS} "
         f"columns, {len(KERNELS)} kernels, {r['repeats']} repetitions, {r['subsample']} rows each, "
         f"{r['n_train']} of them trained on. One thread a worker, client and workers on the same "
-        f"machine; the fastest of {r['rounds']} rounds in which all took turns, the slowest beside "
-        "it. *Difference*: the largest of any score or parameter from the first line."
+        f"machine; rounds in which all took turns: {r['rounds']}, the fastest counts, the slowest "
+        "beside it. *Difference*: the largest of any score or parameter from the first line."
     )
 
 

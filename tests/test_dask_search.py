@@ -212,6 +212,14 @@ def test_clients_that_cannot_be_used_are_refused():
         search(client="auto", device="cuda")
 
 
+def test_collections_are_not_computed_silently():
+    X, y = table()
+    with pytest.raises(InputError, match=r"X is a Dask collection \(Array\).*X\.compute\(\)"):
+        search_kernel(da.from_array(X), y)
+    with pytest.raises(InputError, match="y is a Dask collection"):
+        check_misspecification(X, da.from_array(y))
+
+
 def test_a_closed_client_is_an_error_in_words():
     with (
         distributed.LocalCluster(
