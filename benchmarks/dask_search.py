@@ -52,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--table-only", action="store_true")
     given = parser.parse_args(arguments)
-    store = JsonLines(given.results / "dask_search.jsonl", key=("rows", "repeats", "workers"))
+    key = ("rows", "repeats", "subsample", "workers")
+    store = JsonLines(given.results / "dask_search.jsonl", key=key)
     if not given.table_only:
         store.append(plain(measure(given)), replace=True)
     page = report(list(store.records().values()))

@@ -1,18 +1,22 @@
 """Repetitions of a search on Dask workers: the scores of one place, and clear refusals."""
 
+import json
 import time
+from dataclasses import replace
 
 import gpytorch
 import numpy as np
 import pytest
 import torch
 
+from benchmarks import dask_search
 from twostagegp import TwoStageGPRegressor, check_misspecification, search_kernel
 from twostagegp.errors import ClusterError, InputError, NotFittableError
 from twostagegp.kernels import make_kernel
 from twostagegp.rows import Rows
 from twostagegp.search.repetitions import Repetitions, Settings
 
+dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 distributed = pytest.importorskip("distributed")
 
@@ -144,6 +148,25 @@ def test_kernels_of_a_user_have_one_thread_and_their_failures_are_those_of_one_p
         check_misspecification(*table(), Broken(), test="ratio", n_repeats=2, client=client)
 
 
+class Once(gpytorch.kernels.RBFKernel):
+    """A kernel that fails the first time that it is evaluated on many rows."""
+
+    failures: list[str] = []  # noqa: RUF012
+
+    def forward(self, x1, x2, **options):
+        if x1.shape[-2] > 4 and not self.failures:
+            self.failures.append("now")
+            raise RuntimeError("not yet")
+        return super().forward(x1, x2, **options)
+
+
+def test_tasks_are_tried_again_where_dask_is_told_to(client):
+    options = {"kernels": {"once": Once()}, "n_repeats": 2, "subsample": 10, "client": client}
+    with dask.annotate(retries=2):
+        assert search(**options).best_label == "once"
+    assert Once.failures == ["now"]
+
+
 def test_auto_is_the_client_in_use_and_none_is_this_process(client, held):
     search(n_repeats=2, client=None)
     assert held == []
@@ -273,3 +296,27 @@ def test_an_interrupt_takes_back_what_was_given_out(client, monkeypatch):
 def test_no_kernel_that_can_be_fitted_is_an_error_with_the_reasons(client):
     with pytest.raises(NotFittableError, match="broken: RuntimeError: no more than two rows"):
         search(kernels={"broken": Broken()}, client=client)
+
+
+# --- the benchmark -------------------------------------------------------------------------------
+
+
+def test_the_benchmark_finds_differences():
+    one = search(n_repeats=2, early=False)
+    assert dask_search.largest_difference(one, one) == 0.0
+    assert dask_search.largest_difference(one, replace(one, index=one.index + 1)) == np.inf
+    repeated = replace(one.entries[1].repeated, loo=one.entries[1].repeated.loo + 0.25)
+    entries = [one.entries[0], replace(one.entries[1], repeated=repeated)]
+    difference = dask_search.largest_difference(one, replace(one, entries=entries))
+    assert difference == pytest.approx(0.25)
+
+
+@pytest.mark.slow
+def test_the_benchmark_runs_and_its_page_has_the_figures(tmp_path):
+    sizes = {"rows": 200, "repeats": 4, "subsample": 40, "rounds": 1}
+    given = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
+    assert dask_search.main([*given, "--results", str(tmp_path)]) == 0
+    page = (tmp_path / "dask_search.md").read_text()
+    assert "| Dask, 2 worker(s) " in page
+    record = json.loads((tmp_path / "dask_search.jsonl").read_text())
+    assert [way["difference"] < 1e-7 for way in record["ways"]] == [True] * 4
