@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from twostagegp import TwoStageGPRegressor
+from twostagegp import TwoStageGPRegressor, check_misspecification, search_kernel
 from twostagegp.errors import ClusterError
 
 dask = pytest.importorskip("dask")
@@ -136,6 +136,40 @@ def test_workers_out_of_memory_are_an_error_in_words():
         wait_until(lambda: not client.processing() or not any(client.processing().values()))
 
 
+# --- searches ------------------------------------------------------------------------------------
+
+
+def search(**options):
+    settings = {"n_repeats": 40, "subsample": 350, "early": False, "random_state": 0}
+    return search_kernel(*table(), ("rbf", "matern12"), **(settings | options))
+
+
+def assert_same_bits(one, other):
+    np.testing.assert_array_equal(one.index, other.index)
+    for a, b in zip(one.entries, other.entries, strict=True):
+        np.testing.assert_array_equal(a.repeated.parameters, b.repeated.parameters)
+        np.testing.assert_array_equal(a.repeated.loo, b.repeated.loo)
+
+
+def test_searches_have_the_bits_of_one_place_with_any_workers_and_after_the_loss_of_one():
+    one = search(n_jobs=1)
+    assert one.n_train > 256  # from there on a problem is computed alone wherever it is
+    check = {"n_repeats": 20, "subsample": 280, "random_state": 0}
+    own = check_misspecification(*table(), **check)
+    with cluster(n_workers=1) as local, distributed.Client(local) as client:
+        assert_same_bits(one, search(client=client))
+    with cluster() as local, distributed.Client(local) as client:
+        np.testing.assert_array_equal(
+            check_misspecification(*table(), **check, client="auto").per_repeat, own.per_repeat
+        )
+        killer = KillLater(client, 1.0)
+        killer.start()
+        found = search(client=client)
+        assert not killer.is_alive()
+        assert not psutil.pid_exists(killer.pid)
+        assert_same_bits(one, found)
+
+
 SCHEDULER = """
     import time
     from distributed import LocalCluster
@@ -146,7 +180,15 @@ SCHEDULER = """
 """
 
 
-def test_a_lost_scheduler_is_an_error_in_words(tmp_path):
+@pytest.mark.parametrize(
+    "job",
+    [
+        lambda client: model().fit(*collections(1.0)),
+        lambda client: search(n_repeats=1000, client=client),
+    ],
+    ids=["fit", "search"],
+)
+def test_a_lost_scheduler_is_an_error_in_words(tmp_path, job):
     program = tmp_path / "scheduler.py"
     program.write_text(textwrap.dedent(SCHEDULER))
     process = subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, text=True)
@@ -160,7 +202,7 @@ def test_a_lost_scheduler_is_an_error_in_words(tmp_path):
             killer = threading.Timer(2.0, process.kill)
             killer.start()
             with pytest.raises(ClusterError, match="cluster was lost"):
-                model().fit(*collections(1.0))
+                job(client)
     finally:
         process.kill()
         process.wait()
@@ -174,7 +216,7 @@ CTRL_C = """
     import sys, time
     import dask.array as da
     import numpy as np
-    from twostagegp import TwoStageGPRegressor
+    from twostagegp import TwoStageGPRegressor, search_kernel
 
     def read(block):
         time.sleep(1.0)
@@ -184,15 +226,19 @@ CTRL_C = """
         X = np.random.default_rng(0).normal(size=(400, 2))
         dX = da.from_array(X, chunks=(20, 2)).map_blocks(read, dtype=float)
         print("fitting", flush=True)
-        TwoStageGPRegressor(mean="rbf").fit(dX, da.from_array(X[:, 0], chunks=20))
+        if sys.argv[1] == "fit":
+            TwoStageGPRegressor(mean="rbf").fit(dX, da.from_array(X[:, 0], chunks=20))
+        else:
+            search_kernel(X, X[:, 0], n_repeats=10_000, early=False, client="auto")
 """
 
 
-def test_ctrl_c_ends_a_fit_and_the_cluster_that_it_started(tmp_path):
+@pytest.mark.parametrize("job", ["fit", "search"])
+def test_ctrl_c_ends_a_fit_and_the_cluster_that_it_started(tmp_path, job):
     program = tmp_path / "fit.py"
     program.write_text(textwrap.dedent(CTRL_C))
     process = subprocess.Popen(
-        [sys.executable, program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, program, job], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout.readline().strip() == "fitting"

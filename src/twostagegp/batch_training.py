@@ -25,10 +25,20 @@ from numpy.typing import NDArray
 from twostagegp.errors import NotFittableError
 from twostagegp.problem_batch import ProblemBatch
 
-__all__ = ["BatchFit", "curvature", "fit_batch", "minimise_batch", "pilot_starts"]
+__all__ = [
+    "BatchFit",
+    "Starts",
+    "curvature",
+    "fit_batch",
+    "minimise_batch",
+    "pilot_index",
+    "pilot_starts",
+]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
+#: Starting values for all problems, and their inverse Hessian.
+Starts = tuple[list[Array], Array]
 
 #: Longest change of a log-parameter in one step.
 _LONGEST_STEP = 1.5
@@ -77,6 +87,12 @@ class BatchFit:
             np.zeros(size, dtype=bool),
         )
         return nothing.merge_better(self, index)
+
+    def extended(self, other: BatchFit) -> BatchFit:
+        """These problems and others after them."""
+        names = self.__dataclass_fields__
+        pairs = ((getattr(self, name), getattr(other, name)) for name in names)
+        return BatchFit(*(np.concatenate(pair) for pair in pairs))
 
     def merge_better(self, other: BatchFit, index: Indices) -> BatchFit:
         """The better of two fits of each problem; the other one has the problems ``index``."""
@@ -165,7 +181,7 @@ def _bfgs_updates(H: Array, s: Array, y: Array) -> Array:
 def fit_batch(
     problems: ProblemBatch,
     *,
-    starts: tuple[list[Array], Array] | None = None,
+    starts: Starts | None = None,
     evaluations: int = 40,
     tolerance: float = TOLERANCE,
 ) -> BatchFit:
@@ -203,10 +219,20 @@ def fit_batch(
     return fit
 
 
-def pilot_starts(problems: ProblemBatch) -> tuple[list[Array], Array]:
+def pilot_index(B: int) -> Indices:
+    """Which of B problems are the pilots; all where they are the only problems.
+
+    Examples
+    --------
+    >>> pilot_index(100).tolist(), pilot_index(4).tolist()
+    ([0, 33, 66, 99], [0, 1, 2, 3])
+    """
+    return np.unique(np.linspace(0, B - 1, min(_PILOTS, B)).round().astype(np.int64))
+
+
+def pilot_starts(problems: ProblemBatch) -> Starts:
     """Starts for all problems and their inverse Hessian, from a few problems on fewer rows."""
-    B = len(problems)
-    index = np.unique(np.linspace(0, B - 1, min(_PILOTS, B)).round().astype(np.int64))
+    index = pilot_index(len(problems))
     optima, value = _optima_from_several_starts(problems.subset(index, _PILOT_ROWS))
     fitted = np.isfinite(value).any(0)
     index, optima, value = index[fitted], optima[:, fitted], value[:, fitted]

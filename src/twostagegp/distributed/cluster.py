@@ -20,7 +20,15 @@ from threadpoolctl import threadpool_limits
 from twostagegp.errors import ClusterError, InputError
 from twostagegp.progress import limit_threads
 
-__all__ = ["current_client", "gathered", "in_words", "kept", "one_thread"]
+__all__ = [
+    "cancel",
+    "current_client",
+    "gathered",
+    "given_client",
+    "in_words",
+    "kept",
+    "one_thread",
+]
 
 
 def current_client() -> Any:
@@ -28,9 +36,7 @@ def current_client() -> Any:
     try:
         from distributed import Client, LocalCluster, get_client
     except ImportError:
-        raise InputError(
-            "Dask collections need distributed: pip install 'twostagegp[dask]'."
-        ) from None
+        raise InputError("Dask needs distributed: pip install 'twostagegp[dask]'.") from None
     try:
         return get_client()
     except ValueError:
@@ -40,8 +46,23 @@ def current_client() -> Any:
         return Client(cluster)
 
 
+def given_client(client: Any) -> Any:
+    """The client that is meant: ``"auto"`` is the one in use, or one of a new cluster."""
+    if isinstance(client, str) and client == "auto":
+        return current_client()
+    if not all(hasattr(client, name) for name in ("submit", "gather", "asynchronous", "status")):
+        raise InputError(f"client={client!r}: use a distributed.Client, 'auto' or None.")
+    if client.asynchronous:
+        raise InputError(f"client={client!r} is asynchronous; use one that waits for results.")
+    if client.status != "running":
+        raise ClusterError(f"client={client!r} is {client.status}; connect a new one.")
+    return client
+
+
 @contextmanager
-def in_words(client: Any, what: str) -> Iterator[None]:
+def in_words(
+    client: Any, what: str, way_out: str = "make the partitions smaller"
+) -> Iterator[None]:
     """Turn what Dask raises when the cluster fails into a :class:`ClusterError`."""
     from distributed import KilledWorker
     from distributed.comm.core import CommClosedError
@@ -51,7 +72,7 @@ def in_words(client: Any, what: str) -> Iterator[None]:
     except KilledWorker as error:
         raise ClusterError(
             f"{what}: the workers that tried it died, most likely out of memory ({error}). Give "
-            "workers more memory, or make the partitions smaller."
+            f"workers more memory, or {way_out}."
         ) from error
     except (CommClosedError, CancelledError, asyncio.CancelledError, OSError) as error:
         lost = isinstance(error, CommClosedError | CancelledError | asyncio.CancelledError)
@@ -59,7 +80,7 @@ def in_words(client: Any, what: str) -> Iterator[None]:
             raise
         raise ClusterError(
             f"{what}: the cluster was lost ({type(error).__name__}: {error}). Connect a new "
-            "client and call fit again."
+            "client and start again."
         ) from error
 
 
@@ -70,7 +91,7 @@ def gathered(client: Any, tasks: Sequence[Any], what: str) -> list[Any]:
         try:
             return client.gather(futures)
         except BaseException:
-            _cancel(client, futures)
+            cancel(client, futures)
             raise
 
 
@@ -87,12 +108,13 @@ def kept(client: Any, tasks: Sequence[Any], what: str) -> list[Any]:
                 if future.status != "finished":
                     future.result()  # raises what the task raised
         except BaseException:
-            _cancel(client, futures)
+            cancel(client, futures)
             raise
     return held
 
 
-def _cancel(client: Any, futures: Sequence[Any]) -> None:
+def cancel(client: Any, futures: Sequence[Any]) -> None:
+    """Take back what has not been done; a cluster that is gone has nothing left to do."""
     with suppress(Exception):
         client.cancel(list(futures))
 

@@ -20,6 +20,7 @@ from twostagegp.distributed.shards import ClusterRows, Plan, build_shard, groupe
 from twostagegp.distributed.source import draw_sample, pieces
 from twostagegp.errors import InputError
 from twostagegp.parameters import check_seed
+from twostagegp.search.places import searches_on
 
 __all__ = ["SAMPLE_ROWS", "fit_distributed"]
 
@@ -38,7 +39,8 @@ def fit_distributed(
     seed = int(check_seed(estimator.random_state).randint(2**31 - 1))
     sample, rows = draw_sample(client, made, lengths, SAMPLE_ROWS, seed)
     drawn = time.perf_counter()
-    local.fit(sample.X, sample.y, sample_weight=sample.weight, noise_var=sample.noise_var)
+    with searches_on(client):
+        local.fit(sample.X, sample.y, sample_weight=sample.weight, noise_var=sample.noise_var)
     fitted = time.perf_counter()
     local._shards = _shards(local, made, rows, client)
     done = time.perf_counter()

@@ -32,10 +32,11 @@ from twostagegp.batch_training import BatchFit, curvature, fit_batch, minimise_b
 from twostagegp.errors import NotFittableError
 from twostagegp.problem_batch import Block, ProblemBatch
 
-__all__ = ["Bootstrap", "adjusted_p_values", "simulate_and_refit"]
+__all__ = ["Bootstrap", "Statistic", "adjusted_p_values", "refit_draws", "simulate_and_refit"]
 
 Array = NDArray[np.float64]
 Statistic = Callable[[Block, Tensor], Tensor]
+Refit = Callable[[ProblemBatch, Array, Array, Statistic], tuple[BatchFit, Array]]
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,40 @@ class Bootstrap:
     refits: BatchFit
 
 
+def refit_draws(
+    draws: ProblemBatch, start: Array, inverse: Array, statistic: Statistic
+) -> tuple[BatchFit, Array]:
+    """Fit every draw again, and take the statistic of each, shape (B, k).
+
+    Parameters
+    ----------
+    draws : ProblemBatch
+        With shared inputs, shape (1, n, d).
+    start : array of shape (p,)
+    inverse : array of shape (p, p)
+        Inverse Hessian at the start.
+    statistic : callable
+        As in :func:`simulate_and_refit`.
+    """
+    refits = minimise_batch(draws, np.tile(start, (len(draws), 1)), inverse)
+    return refits, _statistics(draws, refits.parameters, statistic)
+
+
+def _statistics(problems: ProblemBatch, parameters: Array, statistic: Statistic) -> Array:
+    parts = problems.map(
+        parameters,
+        np.arange(len(parameters)),
+        lambda block: statistic(block, problems.X).cpu().numpy().astype(np.float64),
+    )
+    return np.concatenate(parts)
+
+
 def simulate_and_refit(
-    problem: ProblemBatch, statistic: Statistic, n_simulations: int, rng: np.random.Generator
+    problem: ProblemBatch,
+    statistic: Statistic,
+    n_simulations: int,
+    rng: np.random.Generator,
+    refit: Refit = refit_draws,
 ) -> Bootstrap:
     """Fit one problem, draw from the fit, refit every draw, and take the statistic of each.
 
@@ -69,6 +102,8 @@ def simulate_and_refit(
         A batch of one.
     statistic : callable
         ``statistic(block, X)`` of shape (b, k) for X of shape (1, n, d).
+    refit : callable
+        :func:`refit_draws`, or what does the same elsewhere.
     """
     fit = fit_batch(problem)
     if not np.isfinite(fit.value[0]):
@@ -77,23 +112,10 @@ def simulate_and_refit(
             "choose another kernel."
         )
     draws = problem.with_targets(*_draw(problem, fit.parameters, n_simulations, rng))
-    refits = minimise_batch(
-        draws,
-        np.tile(fit.parameters, (n_simulations, 1)),
-        curvature(problem, fit.parameters),
-    )
-
-    def of(problems: ProblemBatch, parameters: Array) -> Array:
-        parts = problems.map(
-            parameters,
-            np.arange(len(parameters)),
-            lambda block: statistic(block, problem.X).cpu().numpy().astype(np.float64),
-        )
-        return np.concatenate(parts)
-
-    fitted = np.isfinite(refits.value)
-    simulated = of(draws, refits.parameters)[fitted]
-    return Bootstrap(of(problem, fit.parameters)[0], simulated, fit.parameters[0], refits)
+    (parameters,) = fit.parameters
+    refits, simulated = refit(draws, parameters, curvature(problem, fit.parameters), statistic)
+    (observed,) = _statistics(problem, fit.parameters, statistic)
+    return Bootstrap(observed, simulated[np.isfinite(refits.value)], parameters, refits)
 
 
 def _draw(

@@ -14,7 +14,7 @@ ranking cannot change any more (``early.py``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from twostagegp.errors import InputError, NotFittableError
+from twostagegp.errors import ClusterError, InputError, NotFittableError
 from twostagegp.kernels import Columns, Kernel
 from twostagegp.options import kernel_list
 from twostagegp.progress import limit_threads, show_log
@@ -36,6 +36,7 @@ from twostagegp.search.options import (
     prepare_table,
     sampling_of,
 )
+from twostagegp.search.places import place_of, resolve_client
 from twostagegp.search.repetitions import Repeated, Repetitions, Settings, penalties_of
 
 __all__ = [
@@ -171,6 +172,7 @@ def search_kernel(
     n_jobs: int | None = None,
     random_state: Any = None,
     verbose: int = 0,
+    client: Any = None,
 ) -> KernelSearch:
     """Choose the kernel that fits the data best.
 
@@ -198,7 +200,7 @@ def search_kernel(
         Of the ratio test.
     penalty : "auto", float or sequence of float
         Of kernel ridge.
-    sample_weight, noise_floor, device, n_jobs, random_state, verbose
+    sample_weight, noise_floor, device, n_jobs, random_state, verbose, client
         As in :func:`~twostagegp.check_misspecification`.
 
     Returns
@@ -234,6 +236,7 @@ def search_kernel(
         threshold=threshold,
         noise_floor=noise_floor,
     )
+    client, device = resolve_client(client, device)
     with limit_threads(n_jobs), show_log(verbose):
         data, rng = prepare_table(
             X, y, sample_weight, noise_floor, n_repeats, subsample, device, random_state
@@ -249,6 +252,7 @@ def search_kernel(
             confidence=confidence if early else None,
             y_scale=data.scaling.y_scale,
             rng=rng,
+            client=client,
         )
 
 
@@ -308,6 +312,7 @@ def run_search(
     confidence: float | None,
     y_scale: float,
     rng: np.random.Generator,
+    client: Any = None,
 ) -> KernelSearch:
     """The search on standardised rows; ``confidence=None`` does all repetitions.
 
@@ -315,17 +320,21 @@ def run_search(
     """
     repetitions = Repetitions(rows, subsample, sampling, rng)
     counts = [n_repeats] if confidence is None else looks(n_repeats)
-    for count in counts:
-        done = len(repetitions.index)
-        repetitions.draw(count)
-        for entry in entries:
-            _repeat(entry, repetitions, settings, done, n_repeats)
-        alive = _fitted(entries)
-        if confidence is not None and count < n_repeats:
-            risk = probability_of_change(_common_scores(alive, selection), n_repeats)
-            if risk <= (1.0 - confidence) / len(counts):
-                LOG.info("the ranking is decided after %d repetitions", count)
-                break
+    with place_of(client) as place:
+        for count in counts:
+            done = len(repetitions.index)
+            repetitions.draw(count)
+            running = [entry for entry in entries if entry.kernel is not None and not entry.failure]
+            kernels = [entry.kernel for entry in running if entry.kernel is not None]
+            started = place.start(repetitions, kernels, settings, done)
+            for entry, result in zip(running, started, strict=True):
+                _add(entry, result, n_repeats)
+            alive = _fitted(entries)
+            if confidence is not None and count < n_repeats:
+                risk = probability_of_change(_common_scores(alive, selection), n_repeats)
+                if risk <= (1.0 - confidence) / len(counts):
+                    LOG.info("the ranking is decided after %d repetitions", count)
+                    break
     alive = _fitted(entries)
     table = _table(entries, selection, y_scale)
     winner = next(entry for entry in alive if entry.label == table.index[0])
@@ -343,14 +352,12 @@ def run_search(
     )
 
 
-def _repeat(
-    entry: Entry, repetitions: Repetitions, settings: Settings, first: int, n_repeats: int
-) -> None:
-    """Add the repetitions from number ``first`` on; a failure is remembered."""
-    if entry.kernel is None or entry.failure:
-        return
+def _add(entry: Entry, result: Callable[[], Repeated], n_repeats: int) -> None:
+    """Add more repetitions; a failure is remembered."""
     try:
-        more = repetitions.run(entry.kernel, settings, first)
+        more = result()
+    except ClusterError:
+        raise
     except Exception as error:  # a user's own kernel may fail in any way; the others go on
         entry.failure = f"{type(error).__name__}: {error}"
         return

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twostagegp.errors import InputError, NotFittableError
 from twostagegp.inputs import Prepared
-from twostagegp.kernels import make_kernel
+from twostagegp.kernels import Kernel, make_kernel
 from twostagegp.problem_batch import Extras, ProblemBatch
 from twostagegp.progress import limit_threads, show_log
 from twostagegp.sampling import draw_subsamples
@@ -33,6 +33,7 @@ from twostagegp.search.options import (
     prepare_table,
     sampling_of,
 )
+from twostagegp.search.places import Place, place_of, resolve_client
 from twostagegp.search.repetitions import Repeated, Repetitions, Settings, penalties_of
 
 __all__ = ["MisspecificationCheck", "check_misspecification", "order_of_causes"]
@@ -180,6 +181,7 @@ def check_misspecification(
     n_jobs: int | None = None,
     random_state: Any = None,
     verbose: int = 0,
+    client: Any = None,
 ) -> MisspecificationCheck:
     r"""Test whether a zero-mean Gaussian process with this kernel fits the data.
 
@@ -218,6 +220,10 @@ def check_misspecification(
         Counts.
     noise_floor, device, n_jobs, random_state, verbose
         As in :class:`~twostagegp.TwoStageGPRegressor`.
+    client : distributed.Client or "auto", optional
+        Spread the repetitions over the workers of a Dask cluster: of this client, or, with
+        ``"auto"``, of the one in use or of a new ``LocalCluster``. The result is the same to
+        rounding: docs/dask.md.
 
     Returns
     -------
@@ -248,14 +254,17 @@ def check_misspecification(
         check_choice("rkhs_bound", rkhs_bound, ("estimate",))
     elif rkhs_bound is not None:
         check_positive("rkhs_bound", rkhs_bound, "or use 'estimate', or None to drop it")
-    with limit_threads(n_jobs), show_log(verbose):
+    client, device = resolve_client(client, device)
+    with limit_threads(n_jobs), show_log(verbose), place_of(client) as place:
         data, rng = prepare_table(
             X, y, sample_weight, noise_floor, n_repeats, subsample, device, random_state
         )
         used = make_kernel(kernel, data.rows.X.shape[1], ard, data.columns)
         sampled = sampling_of(sampling, "fps" if test == "ratio" else "random")
         if test == "bootstrap":
-            return _bootstrap(data, used, subsample, n_repeats, sampled, delta, noise_floor, rng)
+            _check_simulations(n_repeats, delta)
+            drawn = _one_subsample(data, used, subsample, sampled, noise_floor, rng)
+            return _bootstrap(drawn, data, n_repeats, delta, rng, place)
         settings = Settings(
             model="krr" if model == "krr" else "gp",
             penalties=penalties_of(penalty),
@@ -268,7 +277,8 @@ def check_misspecification(
         repetitions = Repetitions(data.rows, subsample, sampled, rng)
         LOG.info("%s test of %s: %d repetitions", test, used.label, n_repeats)
         repetitions.draw(n_repeats)
-        repeated = repetitions.run(used, settings)
+        (result,) = place.start(repetitions, [used], settings, 0)
+        repeated = result()
     return _paper_result(test, beta, used.label, repeated, repetitions, settings, data)
 
 
@@ -336,43 +346,56 @@ def order_of_causes(p: Array, z: Array, delta: float) -> tuple[str, ...]:
     return tuple(CAUSES[k] for k in found)
 
 
-def _bootstrap(
-    data: Prepared,
-    kernel: Any,
-    subsample: int,
-    n_repeats: int,
-    sampling: str,
-    delta: float,
-    noise_floor: float,
-    rng: np.random.Generator,
-) -> MisspecificationCheck:
+def _check_simulations(n_repeats: int, delta: float) -> None:
     if n_repeats + 1 < 1.0 / delta:
         raise InputError(
             f"n_repeats={n_repeats} simulations cannot give a p-value of delta={delta:g} or less; "
             f"use at least {math.ceil(1.0 / delta) - 1}."
         )
+
+
+def _one_subsample(
+    data: Prepared,
+    kernel: Kernel,
+    subsample: int,
+    sampling: str,
+    noise_floor: float,
+    rng: np.random.Generator,
+) -> ProblemBatch:
+    """A batch of one problem."""
     rows = data.rows.counting_copies_once()
     index = draw_subsamples(rows.X.cpu().numpy(), subsample, 1, sampling, rng)
     where = torch.as_tensor(index, device=rows.X.device)
-    problem = ProblemBatch.of(
+    return ProblemBatch.of(
         kernel,
         rows.X[where],
         rows.t[where],
         extras=Extras.of(rows, where),
         noise_floor=noise_floor,
     )
-    LOG.info("bootstrap test of %s: %d simulations of %d rows", kernel.label, n_repeats, index.size)
-    result = simulate_and_refit(problem, evidence, n_repeats, rng)
+
+
+def _bootstrap(
+    problem: ProblemBatch,
+    data: Prepared,
+    n_repeats: int,
+    delta: float,
+    rng: np.random.Generator,
+    place: Place,
+) -> MisspecificationCheck:
+    label, n = problem.kernel.label, problem.n_rows
+    LOG.info("bootstrap test of %s: %d simulations of %d rows", label, n_repeats, n)
+    result = simulate_and_refit(problem, evidence, n_repeats, rng, place.refit)
     p, z = adjusted_p_values(result.observed, result.simulated)
     if len(z) < 1.0 / delta:
         raise NotFittableError(
-            f"only {len(z) - 1} of {n_repeats} simulations of kernel {kernel.label} could be "
+            f"only {len(z) - 1} of {n_repeats} simulations of kernel {label} could be "
             "fitted again, too few for a test; raise noise_floor, or choose another kernel."
         )
     scale = data.scaling.y_scale
     return MisspecificationCheck(
         test="bootstrap",
-        kernel=kernel.label,
+        kernel=label,
         rejected=bool(p.min() <= delta),
         delta=delta,
         per_repeat=pd.DataFrame(z[1:], columns=list(CAUSES)),
@@ -380,5 +403,5 @@ def _bootstrap(
         p_value=float(p.min()),
         causes=pd.DataFrame({"evidence": z[0], "p_value": p}, index=list(CAUSES)),
         named=order_of_causes(p, z[0], delta),
-        notes=(f"{index.size} of {len(rows)} distinct rows, {len(z) - 1} simulations",),
+        notes=(f"{n} of {len(data.rows)} distinct rows, {len(z) - 1} simulations",),
     )

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array, check_consistent_length
 
 from twostagegp.columns.encoder import TableEncoder
+from twostagegp.distributed.detect import is_dask
 from twostagegp.errors import InputError
 from twostagegp.inputs import (
     Prepared,
@@ -77,6 +78,13 @@ def prepare_table(
 ) -> tuple[Prepared, np.random.Generator]:
     """A user's table, checked, merged and standardised, and the source of randomness."""
     check_share("noise_floor", noise_floor)
+    for name, given in (("X", X), ("y", y), ("sample_weight", sample_weight)):
+        if is_dask(given):
+            raise InputError(
+                f"{name} is a Dask collection ({type(given).__name__}); subsamples are drawn from "
+                f"a table in memory: draw rows first and call {name}.compute(). client= spreads "
+                "the repetitions over workers."
+            )
     for name, value, least in (("n_repeats", n_repeats, 2), ("subsample", subsample, FEWEST_ROWS)):
         if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
             raise InputError(f"{name}={value!r}: use a whole number, at least {least}.")

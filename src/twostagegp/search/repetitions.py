@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twostagegp.batch_training import fit_batch, pilot_starts
+from twostagegp.batch_training import Starts, fit_batch, pilot_index, pilot_starts
 from twostagegp.errors import InputError
 from twostagegp.kernels import Kernel, NamedKernel
 from twostagegp.memory import available_bytes
@@ -162,7 +162,7 @@ class Repetitions:
     rng: np.random.Generator
     index: Indices = field(init=False)
     seconds: float = field(default=0.0, init=False)
-    _starts: dict[int, tuple[list[Array], Array]] = field(default_factory=dict, init=False)
+    _starts: dict[int, Starts] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         n = len(self.rows)
@@ -189,8 +189,31 @@ class Repetitions:
             self.index = np.concatenate([self.index, more])
             self.seconds += time.perf_counter() - begin
 
-    def run(self, kernel: Kernel, settings: Settings, first: int = 0) -> Repeated:
-        """Fit and score the kernel on all repetitions drawn so far, from number ``first`` on."""
+    def of(self, index: Indices) -> Repetitions:
+        """Given repetitions, shape (R, size), with no other rows than theirs."""
+        used, place = np.unique(index, return_inverse=True)
+        part = Repetitions(self.rows.subset(used), self.size, self.sampling, self.rng)
+        part.index = place.reshape(index.shape)
+        return part
+
+    def starts(self, kernel: Kernel, settings: Settings) -> Starts:
+        """Where fits of the repetitions drawn so far begin, from the rows of the pilots alone."""
+        pilots = self.index[self.pilots(), : self.n_train]
+        return pilot_starts(self.problems(kernel, settings, pilots))
+
+    def pilots(self) -> Indices:
+        """Numbers of the repetitions that :meth:`run` takes as pilots."""
+        return pilot_index(min(len(self.index), self._repetitions_at_once()))
+
+    def run(
+        self, kernel: Kernel, settings: Settings, first: int = 0, starts: Starts | None = None
+    ) -> Repeated:
+        """Fit and score the kernel on all repetitions drawn so far, from number ``first`` on.
+
+        Fits begin at ``starts``, or where the pilots among these repetitions say.
+        """
+        if starts is not None:
+            self._starts[id(kernel)] = starts
         index = self.index[first:]
         size = self._repetitions_at_once()
         parts = [

@@ -1,0 +1,322 @@
+"""Repetitions of a search on Dask workers: the scores of one place, and clear refusals."""
+
+import json
+import time
+from dataclasses import replace
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import dask_search
+from twostagegp import TwoStageGPRegressor, check_misspecification, search_kernel
+from twostagegp.errors import ClusterError, InputError, NotFittableError
+from twostagegp.kernels import make_kernel
+from twostagegp.rows import Rows
+from twostagegp.search.repetitions import Repetitions, Settings
+
+dask = pytest.importorskip("dask")
+da = pytest.importorskip("dask.array")
+distributed = pytest.importorskip("distributed")
+
+from twostagegp.distributed import repetitions as on_cluster  # noqa: E402
+
+ROUNDING = {"rtol": 1e-7, "atol": 1e-9}
+
+
+@pytest.fixture(scope="module")
+def client():
+    """Two workers that are threads of this process, but get everything through a socket."""
+    with (
+        distributed.LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=False,
+            protocol="tcp://",
+            dashboard_address="127.0.0.1:0",
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def small_tasks(monkeypatch):
+    """So few repetitions a task that a search of a few has several tasks."""
+    monkeypatch.setattr(on_cluster, "_AT_MOST", 3)
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """Everything large that is sent."""
+    seen, send = [], on_cluster.Workers._held
+
+    def counted(self, value):
+        seen.append(value)
+        return send(self, value)
+
+    monkeypatch.setattr(on_cluster.Workers, "_held", counted)
+    return seen
+
+
+def table(n=50, repeats=True):
+    """Two columns; some inputs occur twice, with different targets."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2.0, 2.0, size=(n, 2))
+    if repeats:
+        X[:8] = X[8:16]
+    return X, np.sin(2.0 * X[:, 0]) + 0.2 * rng.normal(size=n)
+
+
+def search(kernels=("rbf", "matern12"), **options):
+    settings = {"n_repeats": 10, "subsample": 30, "random_state": 0}
+    return search_kernel(*table(), kernels, **(settings | options))
+
+
+def assert_same_search(one, other):
+    np.testing.assert_array_equal(one.index, other.index)
+    assert one.best_label == other.best_label
+    assert one.decided_early == other.decided_early
+    columns = one.table.columns.difference(["seconds", "failure"])
+    np.testing.assert_allclose(
+        one.table[columns].to_numpy(float), other.table[columns].to_numpy(float), **ROUNDING
+    )
+    assert one.table["failure"].equals(other.table["failure"])
+    for a, b in zip(one.entries, other.entries, strict=True):
+        if a.repeated is not None:
+            np.testing.assert_allclose(a.repeated.parameters, b.repeated.parameters, **ROUNDING)
+            np.testing.assert_array_equal(a.repeated.evaluations, b.repeated.evaluations)
+
+
+# --- the same numbers ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"confidence": 1 - 1e-12},
+        {"early": False, "selection": "misspecification", "model": "krr"},
+    ],
+    ids=["two looks", "kernel ridge"],
+)
+def test_a_search_on_workers_is_that_of_one_place(client, held, options):
+    assert_same_search(search(**options), search(**options, client=client))
+    rounds = 2 if "confidence" in options else 1
+    assert len(held) == rounds
+    assert sum(len(part.index) for part in held) == 10
+
+
+@pytest.mark.parametrize("test", ["bootstrap", "ratio", "bound"])
+def test_a_check_on_workers_is_that_of_one_place(client, held, test):
+    options = {"test": test, "n_repeats": 20, "subsample": 30, "random_state": 0}
+    one = check_misspecification(*table(), "matern32", **options)
+    other = check_misspecification(*table(), "matern32", **options, client=client)
+    np.testing.assert_allclose(one.per_repeat, other.per_repeat, **ROUNDING)
+    assert one.noise == pytest.approx(other.noise, rel=1e-7)
+    assert str(one) == str(other)
+    assert len(held) == 1
+
+
+class Threads(gpytorch.kernels.RBFKernel):
+    """A kernel of a user's that notes the threads that it is evaluated on."""
+
+    seen: list[int] = []  # noqa: RUF012
+
+    def forward(self, x1, x2, **options):
+        self.seen.append(torch.get_num_threads())
+        return super().forward(x1, x2, **options)
+
+
+class Broken(gpytorch.kernels.RBFKernel):
+    def forward(self, x1, x2, **options):
+        if x1.shape[-2] > 2:
+            raise RuntimeError("no more than two rows")
+        return super().forward(x1, x2, **options)
+
+
+def test_kernels_of_a_user_have_one_thread_and_their_failures_are_those_of_one_place(client):
+    kernels = {"rbf": "rbf", "own": Threads(), "broken": Broken()}
+    options = {"kernels": kernels, "n_repeats": 4, "subsample": 14, "early": False}
+    one = search(**options)
+    Threads.seen.clear()
+    other = search(**options, client=client)
+    assert set(Threads.seen) == {1}
+    assert_same_search(one, other)
+    assert other.table.loc["broken", "failure"] == "RuntimeError: no more than two rows"
+    with pytest.raises(RuntimeError, match="no more than two rows"):
+        check_misspecification(*table(), Broken(), test="ratio", n_repeats=2, client=client)
+
+
+class Once(gpytorch.kernels.RBFKernel):
+    """A kernel that fails the first time that it is evaluated on many rows."""
+
+    failures: list[str] = []  # noqa: RUF012
+
+    def forward(self, x1, x2, **options):
+        if x1.shape[-2] > 4 and not self.failures:
+            self.failures.append("now")
+            raise RuntimeError("not yet")
+        return super().forward(x1, x2, **options)
+
+
+def test_tasks_are_tried_again_where_dask_is_told_to(client):
+    options = {"kernels": {"once": Once()}, "n_repeats": 2, "subsample": 10, "client": client}
+    with dask.annotate(retries=2):
+        assert search(**options).best_label == "once"
+    assert Once.failures == ["now"]
+
+
+def test_auto_is_the_client_in_use_and_none_is_this_process(client, held):
+    search(n_repeats=2, client=None)
+    assert held == []
+    search(n_repeats=2, client="auto")
+    assert len(held) == 1
+
+
+def test_a_fit_of_collections_searches_on_its_workers(client, held, short_search):
+    X, y = table(80, repeats=False)
+    model = TwoStageGPRegressor(
+        "neighbors", kernels=("rbf", "matern12"), mean="search", ard=False, n_neighbors=20,
+        penalty=(1e-2, 1e-1), selection="misspecification", random_state=0,
+    )  # fmt: skip
+    lazy = da.from_array(X, chunks=(40, 2)), da.from_array(y, chunks=40)
+    spread = model.fit(*lazy)
+    assert len(held) == 2  # a search a stage
+    found, answers = spread.search_, spread.predict(X)
+    local = model.fit(X, y)
+    assert len(held) == 2
+    assert_same_search(found.mean, local.search_.mean)
+    assert_same_search(found.variance, local.search_.variance)
+    np.testing.assert_allclose(answers, local.predict(X), **ROUNDING)
+
+
+# --- what is sent --------------------------------------------------------------------------------
+
+
+def test_no_other_rows_are_sent_than_those_of_the_repetitions():
+    X = torch.randn(200, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    one, zero = torch.ones(200).double(), torch.zeros(200).double()
+    whole = Repetitions(Rows(X, X[:, 0], one, zero, zero), 20, "random", np.random.default_rng(0))
+    whole.draw(6)
+    part = whole.of(whole.index[2:5])
+    assert len(part.rows) == len(np.unique(whole.index[2:5])) < 61
+    np.testing.assert_array_equal(part.rows.X[part.index], X[whole.index[2:5]])
+    kernel, settings = make_kernel("rbf", 2), Settings()
+    starts = whole.starts(kernel, settings)
+    expected = whole.run(kernel, settings).parameters[2:5]
+    got = part.run(kernel, settings, starts=starts).parameters
+    np.testing.assert_allclose(got, expected, **ROUNDING)
+
+
+def test_nothing_stays_on_the_workers(client):
+    before = set(client.futures)  # a model that was fitted here may still have its shards
+    search(n_repeats=4, client=client)
+    end = time.monotonic() + 30.0
+    while not set(client.futures) <= before:
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_wide_tables_are_sent_without_a_warning(client):
+    X = np.random.default_rng(0).normal(size=(40, 40_000))  # 13 MB, where Dask warns from 10
+    options = {"n_repeats": 2, "subsample": 40, "model": "krr", "early": False}
+    found = search_kernel(X, X[:, 0] + X[:, 1], ("rbf",), **options, client=client)
+    assert len(found.index) == 2
+
+
+# --- refusals and interrupts ---------------------------------------------------------------------
+
+
+def test_clients_that_cannot_be_used_are_refused():
+    with pytest.raises(InputError, match=r"client=3: use a distributed\.Client, 'auto' or None"):
+        search(client=3)
+    with pytest.raises(InputError, match=r"device='cuda' with client=: workers compute on the CPU"):
+        search(client="auto", device="cuda")
+
+
+def test_collections_are_not_computed_silently():
+    X, y = table()
+    with pytest.raises(InputError, match=r"X is a Dask collection \(Array\).*X\.compute\(\)"):
+        search_kernel(da.from_array(X), y)
+    with pytest.raises(InputError, match="y is a Dask collection"):
+        check_misspecification(X, da.from_array(y))
+
+
+def test_a_closed_client_is_an_error_in_words():
+    with (
+        distributed.LocalCluster(
+            n_workers=0, processes=False, dashboard_address="127.0.0.1:0"
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as closed,
+    ):
+        pass
+    with pytest.raises(ClusterError, match="is closed; connect a new one"):
+        search(client=closed)
+
+
+class Unsendable(gpytorch.kernels.RBFKernel):
+    def __reduce__(self):
+        raise TypeError("tied to this process")
+
+    def __deepcopy__(self, memo):
+        return Unsendable()
+
+
+def test_a_kernel_that_cannot_be_sent_is_named(client):
+    with pytest.raises(InputError, match=r"kernel .* cannot be sent .*tied to this process"):
+        search(kernels=("rbf", Unsendable()), client=client)
+
+
+def test_a_kernel_that_workers_cannot_load_ends_the_search(client, monkeypatch):
+    def missing(kernel):
+        return b"cnot_a_module\nKernel\n."  # a global of a module that is not there
+
+    monkeypatch.setattr(on_cluster, "pickled", missing)
+    with pytest.raises(ClusterError, match=r"cannot load a kernel \(ModuleNotFoundError"):
+        search(client=client)
+
+
+def test_an_interrupt_takes_back_what_was_given_out(client, monkeypatch):
+    cancelled, gather = [], client.gather
+
+    def interrupted(futures):
+        gather(futures[:1])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client, "gather", interrupted)
+    monkeypatch.setattr(on_cluster, "cancel", lambda client, futures: cancelled.append(futures))
+    with pytest.raises(KeyboardInterrupt):
+        search(early=False, client=client)
+    first, everything = cancelled
+    assert len(first) == 4  # tasks of one kernel: ten repetitions, three a task
+    assert len(everything) == 1 + 2 * (1 + 4)
+
+
+def test_no_kernel_that_can_be_fitted_is_an_error_with_the_reasons(client):
+    with pytest.raises(NotFittableError, match="broken: RuntimeError: no more than two rows"):
+        search(kernels={"broken": Broken()}, client=client)
+
+
+# --- the benchmark -------------------------------------------------------------------------------
+
+
+def test_the_benchmark_finds_differences():
+    one = search(n_repeats=2, early=False)
+    assert dask_search.largest_difference(one, one) == 0.0
+    assert dask_search.largest_difference(one, replace(one, index=one.index + 1)) == np.inf
+    repeated = replace(one.entries[1].repeated, loo=one.entries[1].repeated.loo + 0.25)
+    entries = [one.entries[0], replace(one.entries[1], repeated=repeated)]
+    difference = dask_search.largest_difference(one, replace(one, entries=entries))
+    assert difference == pytest.approx(0.25)
+
+
+@pytest.mark.slow
+def test_the_benchmark_runs_and_its_page_has_the_figures(tmp_path):
+    sizes = {"rows": 200, "repeats": 4, "subsample": 40, "rounds": 1}
+    given = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
+    assert dask_search.main([*given, "--results", str(tmp_path)]) == 0
+    page = (tmp_path / "dask_search.md").read_text()
+    assert "| Dask, 2 worker(s) " in page
+    record = json.loads((tmp_path / "dask_search.jsonl").read_text())
+    assert [way["difference"] < 1e-7 for way in record["ways"]] == [True] * 4
