@@ -34,7 +34,7 @@ RESULTS = Path(__file__).parent / "results"
 CORES = {
     core.name: core
     for core in (
-        Core("linalg", ("linalg", "batch", "objectives")),
+        Core("linalg", ("linalg",)),
         Core("objectives", ("objectives",)),
         Core("rows", ("rows",)),
         Core("kernels", ("kernels",)),
