@@ -146,3 +146,54 @@ def test_predictions_of_shape_n_by_one_are_flattened(table):
 
     mean = RegressorMean(Column(), X, y, np.ones(40), folds, 0)
     assert mean.heldout_residuals.shape == mean.predict(torch.as_tensor(X)).shape == (40,)
+
+
+def test_rows_in_no_fold_are_trained_on_and_never_held_out(table):
+    X, y, folds = table
+    some = np.where(folds == 0, 0, np.where(folds == 1, 3, -1))
+    mean = RegressorMean(Ridge(0.3), X, y, np.ones(40), some, 0)
+    for fold in (0, 3):
+        out = some == fold
+        expected = y[out] - Ridge(0.3).fit(X[~out], y[~out]).predict(X[out])
+        np.testing.assert_allclose(mean.heldout_residuals[out], expected, rtol=1e-10)
+    assert np.isnan(mean.heldout_residuals[some == -1]).all()
+
+
+def test_only_the_residuals_that_are_wanted_are_made(table):
+    X, y, folds = table
+    fits = []
+
+    class Counted(Ridge):
+        def fit(self, X, y):
+            fits.append(len(y))
+            return super().fit(X, y)
+
+    wanted = np.flatnonzero(folds == 2)[:3]
+    mean = RegressorMean(Counted(0.3), X, y, np.ones(40), folds, 0, wanted=wanted)
+    assert fits == [32, 40]
+    out = folds == 2
+    expected = y[wanted] - Ridge(0.3).fit(X[~out], y[~out]).predict(X[wanted])
+    np.testing.assert_allclose(mean.heldout_residuals[wanted], expected, rtol=1e-10)
+    assert np.isnan(np.delete(mean.heldout_residuals, wanted)).all()
+
+
+def test_without_a_refit_the_model_of_the_only_fold_is_kept(table):
+    X, y, folds = table
+    one = np.where(folds == 0, 0, -1)
+    mean = RegressorMean(Ridge(0.3), X, y, np.ones(40), one, 0, refit=False)
+    expected = Ridge(0.3).fit(X[one != 0], y[one != 0]).predict(X)
+    np.testing.assert_allclose(mean.predict(torch.as_tensor(X)).numpy(), expected, rtol=1e-12)
+    none = RegressorMean(Ridge(0.3), X, y, np.ones(40), np.full(40, -1), 0, refit=False)
+    expected = Ridge(0.3).fit(X, y).predict(X)
+    np.testing.assert_allclose(none.predict(torch.as_tensor(X)).numpy(), expected, rtol=1e-12)
+
+
+def test_it_is_said_where_weights_are_ignored(table):
+    X, y, folds = table
+
+    def ignored(regressor, weight):
+        return RegressorMean(regressor, X, y, weight, folds, 0).ignored_weights
+
+    assert ignored(KNeighborsRegressor(3), np.full(40, 2.0))
+    assert not ignored(KNeighborsRegressor(3), np.ones(40))
+    assert not ignored(Ridge(), np.full(40, 2.0))
