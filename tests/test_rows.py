@@ -208,9 +208,15 @@ def test_rows_are_sorted_by_one_column_after_the_other(d, ties):
     np.testing.assert_array_equal(lexicographic(key), np.lexsort(key.T[::-1]))
 
 
-def test_weights_of_distinct_rows_are_kept():
+@pytest.mark.parametrize("weight", [(0.5, 2.0), (1.0, 3.0), (2.0, 2.0)])
+def test_weights_of_distinct_rows_are_kept(weight):
     X, y = np.array([[2.0], [1.0]]), np.array([3.0, 4.0])
-    merged = merge_rows(X, y, np.array([0.5, 2.0]))
-    assert merged.c.tolist() == [2.0, 0.5]
+    merged = merge_rows(X, y, np.array(weight))
+    assert merged.c.tolist() == list(weight[::-1])
     assert merged.t.tolist() == [4.0, 3.0]
     assert merged.q.tolist() == [0.0, 0.0]
+
+
+def test_without_known_noise_there_is_none():
+    X, y, _ = table(7)
+    assert not merge_rows(X, y).extra.any()
