@@ -154,6 +154,18 @@ def test_a_certain_probability_has_the_latent_of_a_label():
     assert (np.diff(one.latent(np.linspace(0, 1, 30))) > 0).all()
 
 
+def test_the_latent_of_a_probability_is_the_precision_weighted_mean_of_the_targets():
+    one = Dirichlet(0.05, 3)
+    (y0, y1), (s0, s1) = one.targets, one.noises
+    for p in (0.1, 0.3, 0.8):
+        expected = np.average([y1, y0], weights=[p / s1, (1 - p) / s0])
+        assert one.latent(np.array([p]))[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_labels_are_one_hot_unless_smoothed():
+    np.testing.assert_array_equal(soft_labels(np.array([1, 0]), 3), [[0, 1, 0], [1, 0, 0]])
+
+
 # --- the objective over all classes --------------------------------------------------------------
 
 

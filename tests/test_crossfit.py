@@ -55,6 +55,12 @@ def test_the_largest_groups_are_spread():
     np.testing.assert_array_equal(np.bincount(folds), 11)
 
 
+def test_the_largest_groups_come_first():
+    # The other way round the two single rows would be apart and the pair on top of one.
+    folds = assign_folds(4, 2, np.random.default_rng(0), np.array([0, 1, 2, 2]))
+    np.testing.assert_array_equal(np.bincount(folds), 2)
+
+
 @pytest.mark.parametrize("groups", [None, np.arange(50) // 2], ids=["rows", "groups"])
 def test_folds_are_shuffled_and_seeded(groups):
     def draw(seed):
@@ -100,6 +106,14 @@ def test_sample_weights_are_passed_on(table):
         LinearRegression(), X[repeated], y[repeated], np.ones(len(repeated)), folds[repeated], 0
     )
     np.testing.assert_allclose(one.heldout_residuals[repeated], other.heldout_residuals, atol=1e-10)
+
+
+@pytest.mark.parametrize("weight", [np.full(40, 2.0), np.linspace(1.5, 4.0, 40)])
+def test_weights_without_a_one_among_them_are_passed_on(table, weight):
+    X, y, folds = table
+    mean = RegressorMean(Ridge(0.3), X, y, weight, folds, 0)
+    expected = Ridge(0.3).fit(X, y, sample_weight=weight).predict(X)
+    np.testing.assert_allclose(mean.predict(torch.as_tensor(X)).numpy(), expected, rtol=1e-12)
 
 
 def test_a_regressor_that_takes_no_weights_is_fitted_without(table):
@@ -195,5 +209,12 @@ def test_it_is_said_where_weights_are_ignored(table):
         return RegressorMean(regressor, X, y, weight, folds, 0).ignored_weights
 
     assert ignored(KNeighborsRegressor(3), np.full(40, 2.0))
+    assert ignored(KNeighborsRegressor(3), np.where(folds == 0, 2.0, 1.0))
     assert not ignored(KNeighborsRegressor(3), np.ones(40))
     assert not ignored(Ridge(), np.full(40, 2.0))
+
+
+def test_new_rows_do_not_change_a_regressor(table):
+    X, y, folds = table
+    mean = RegressorMean(Ridge(0.3), X, y, np.ones(40), folds, 0)
+    assert mean.extended(None, keep_factors=True) is mean
