@@ -300,7 +300,7 @@ def test_a_parameter_at_its_bound_that_would_leave_it_is_not_moved(side):
 
 def test_improve_ends_where_the_gradient_is_within_the_tolerance():
     problem = Quadratic()
-    near = problem.best + [1e-3, 0.0]
+    near = problem.best + np.array([1e-3, 0.0])
     improve(problem, near, np.eye(2), evaluations=9, tolerance=2.1e-3)
     assert problem.evaluations == 1
     improve(problem, near, np.eye(2), evaluations=2, tolerance=1.9e-3)
@@ -309,7 +309,7 @@ def test_improve_ends_where_the_gradient_is_within_the_tolerance():
 
 def test_improve_ends_where_a_step_gains_next_to_nothing():
     problem = Quadratic()
-    near = problem.best + [1e-4, 0.0]  # 1e-8 above the best
+    near = problem.best + np.array([1e-4, 0.0])  # 1e-8 above the best
     improve(problem, near, 1e-3 * np.eye(2), evaluations=9, tolerance=1e-5)
     assert problem.evaluations == 2
 
@@ -353,7 +353,8 @@ def test_raw_parameters_go_there_and_back_and_have_the_slope_of_finite_differenc
     space = _SoftplusSpace(problem)
     raw = np.array([0.7, -0.4, -3.0])
     softplus = np.log1p(np.exp(raw))
-    np.testing.assert_allclose(np.exp(space.to_log(raw)), softplus + [0.0, 0.0, 1e-3])
+    np.testing.assert_allclose(np.exp(space.to_log(raw)), softplus + space.offset)
+    np.testing.assert_array_equal(space.offset, [0.0, 0.0, 1e-3])
     np.testing.assert_allclose(space.to_raw(space.to_log(raw)), raw, rtol=1e-9)
     assert np.isfinite(space.to_raw(np.array([0.0, 0.0, math.log(1e-3)]))).all()
     _, gradient = space(raw)
