@@ -100,14 +100,14 @@ class _Recorder:
     @contextmanager
     def _noting(self, key: str) -> Iterator[None]:
         self.current.append(key)
-        begin = time.perf_counter()
+        begin = time.process_time()
         threading.settrace(self._trace)
         sys.settrace(self._trace)
         try:
             yield
         finally:
             sys.settrace(None)
-            self.seconds[key] += time.perf_counter() - begin
+            self.seconds[key] += time.process_time() - begin
             self.current.pop()
 
     @pytest.hookimpl(wrapper=True)
