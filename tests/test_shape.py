@@ -53,19 +53,26 @@ def made(maker, law, n, seed=0):
 
 
 SHAPES = {
-    "gaussian": GAUSSIAN,
-    "student-3": made(student_shape, heavy, 4000),
-    "student-200": made(student_shape, normal, 300),
-    "empirical-normal": made(empirical_shape, normal, 500),
-    "empirical-skewed": made(empirical_shape, skewed, 5000),
-    "empirical-bimodal": made(empirical_shape, bimodal, 2000),
-    "empirical-heavy": made(empirical_shape, heavy, 3000),
-    "empirical-atoms": made(empirical_shape, atoms, 300),
-    "empirical-of-3": made(empirical_shape, normal, 3),
-    "empirical-on-the-floor": empirical_shape(z_scores(skewed, 3000), np.ones(3000), 0.2),
-    "empirical-of-equal": empirical_shape(np.ones(40), np.ones(40)),
+    "gaussian": lambda: GAUSSIAN,
+    "student-3": lambda: made(student_shape, heavy, 4000),
+    "student-200": lambda: made(student_shape, normal, 300),
+    "empirical-normal": lambda: made(empirical_shape, normal, 500),
+    "empirical-skewed": lambda: made(empirical_shape, skewed, 5000),
+    "empirical-bimodal": lambda: made(empirical_shape, bimodal, 2000),
+    "empirical-heavy": lambda: made(empirical_shape, heavy, 3000),
+    "empirical-atoms": lambda: made(empirical_shape, atoms, 300),
+    "empirical-of-3": lambda: made(empirical_shape, normal, 3),
+    "empirical-on-the-floor": lambda: empirical_shape(z_scores(skewed, 3000), np.ones(3000), 0.2),
+    "empirical-of-equal": lambda: empirical_shape(np.ones(40), np.ones(40)),
 }
-each_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+
+
+@pytest.fixture(scope="module")
+def shape(request):
+    return SHAPES[request.param]()
+
+
+each_shape = pytest.mark.parametrize("shape", SHAPES, indirect=True)
 each_maker = pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS.keys())
 
 
@@ -141,7 +148,7 @@ class TestLaw:
         z = np.linspace(-5, 5, 11)
         np.testing.assert_allclose(GAUSSIAN.cdf(z), stats.norm.cdf(z))
         np.testing.assert_allclose(GAUSSIAN.logpdf(z), stats.norm.logpdf(z))
-        shape = SHAPES["student-3"]
+        shape = SHAPES["student-3"]()
         scale = math.sqrt((shape.degrees - 2.0) / shape.degrees)
         law = stats.t(shape.degrees, scale=scale)
         assert law.var() == pytest.approx(1.0)
