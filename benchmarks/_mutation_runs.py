@@ -81,11 +81,19 @@ class Case:
     seconds: float
 
 
-class _Recorder:
-    """Pytest plugin: lines of one file and seconds, by test and by fixture."""
+class _TooLongError(Exception):
+    """Ends a test that is too long to count."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = str(path)
+
+class _Recorder:
+    """Pytest plugin: lines of one file and seconds, by test and by fixture.
+
+    Seconds are those of the processor. A test that takes more than ``limit`` is stopped.
+    """
+
+    def __init__(self, path: Path, limit: float) -> None:
+        self.path, self.limit = str(path), limit
+        self.stopped: set[str] = set()
         self.lines: dict[str, set[int]] = defaultdict(set)
         self.seconds: dict[str, float] = defaultdict(float)
         self.parts: dict[str, list[str]] = {}
@@ -118,6 +126,21 @@ class _Recorder:
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
+        signal.signal(signal.SIGPROF, _stop)
+        signal.setitimer(signal.ITIMER_PROF, self.limit)
+        try:
+            return (yield)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: Any, call: Any) -> Iterator[None]:
+        if call.excinfo is not None and call.excinfo.errisinstance(_TooLongError):
+            self.stopped.add(item.nodeid)
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
         with self._noting(_key(fixturedef)):
             return (yield)
@@ -125,10 +148,16 @@ class _Recorder:
     def cases(self) -> dict[str, tuple[list[int], float]]:
         found = {}
         for name, parts in self.parts.items():
+            if name in self.stopped:
+                continue
             lines = set(self.lines[name]).union(*(self.lines[part] for part in parts))
             seconds = self.seconds[name] + sum(self.seconds[part] for part in parts)
             found[name] = (sorted(lines), seconds)
         return found
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise _TooLongError
 
 
 def _key(fixture: Any) -> str:
@@ -197,11 +226,12 @@ class _Examination:
             note = Path(folder) / "cases.json"
 
             def work() -> int:
-                recorder = _Recorder(self.core.path)
+                recorder = _Recorder(self.core.path, 4.0 * self.limits.longest)
                 session.config.pluginmanager.register(recorder)
-                status = _run(session, session.items)
+                for items in zip(session.items, [*session.items[1:], None], strict=True):
+                    session.config.hook.pytest_runtest_protocol(item=items[0], nextitem=items[1])
                 note.write_text(json.dumps(recorder.cases()), encoding="utf-8")
-                return status
+                return int(session.testsfailed != len(recorder.stopped))
 
             status = _forked(work, limit=600.0)
             if status != 0:
