@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, clone
 from twostagegp.engines.exact import ExactPosterior
 from twostagegp.errors import InputError, NumericalError
 from twostagegp.kernels import NamedKernel, WrappedKernel
-from twostagegp.objectives import nll
+from twostagegp.objectives import heldout_variance, loo_density, nll
 from twostagegp.rows import Rows
 from twostagegp.training import (
     Problem,
@@ -64,6 +64,27 @@ class Bowl:
         value = self.value(z)
         (gradient,) = torch.autograd.grad(value, z)
         return float(value.detach()), gradient.numpy()
+
+
+class Quadratic:
+    """(x - best)' A (x - best) / 2 with bounds, where steps can be told in advance."""
+
+    A = np.array([[2.0, 0.5], [0.5, 1.0]])
+
+    def __init__(self, best=(0.3, -0.2), bounds=((-9.0, 9.0), (-9.0, 9.0)), holes=()):
+        self.best, self._bounds, self.holes = np.array(best), list(bounds), holes
+        self.evaluations, self.jitter, self.visited = 0, 0.0, []
+
+    def bounds(self):
+        return self._bounds
+
+    def __call__(self, x):
+        self.evaluations += 1
+        self.visited.append(x.copy())
+        if self.evaluations in self.holes:
+            raise NumericalError("not positive definite")
+        d = x - self.best
+        return 0.5 * float(d @ self.A @ d), self.A @ d
 
 
 # --- L-BFGS --------------------------------------------------------------------------------------
@@ -124,6 +145,20 @@ def test_a_failure_on_the_way_does_not_end_the_fit():
 def test_a_failure_at_the_start_is_raised():
     with pytest.raises(NumericalError):
         minimise(Bowl(fails_beyond=1.0))
+
+
+def test_a_place_that_fails_is_never_the_answer():
+    problem = Quadratic(holes=(2,))
+    fitted = minimise(problem, np.zeros(2), tolerance=1e-9)
+    np.testing.assert_allclose(fitted.parameters, problem.best, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"steps": 0}, {"steps": 1}], ids=["no step", "one step"])
+def test_the_gradients_norm_is_its_largest_entry(options):
+    problem = Quadratic(best=(3.0, 0.1))
+    fitted = minimise(problem, np.zeros(2), **options)
+    slope = Quadratic.A @ (fitted.parameters - problem.best)
+    assert fitted.gradient_norm == pytest.approx(np.abs(slope).max(), rel=1e-9)
 
 
 # --- Adam and AdamW ------------------------------------------------------------------------------
@@ -187,6 +222,9 @@ def test_value_and_gradient_norm_belong_to_the_last_iterate():
     problem = Problem(NamedKernel("rbf", 1), sine_rows())
     fitted = minimise(problem, optimizer="adam", steps=5)
     assert fitted.value == pytest.approx(problem(fitted.parameters)[0], rel=1e-12)
+    space = _SoftplusSpace(problem)
+    slope = space(space.to_raw(fitted.parameters))[1]
+    assert fitted.gradient_norm == pytest.approx(np.abs(slope).max(), rel=1e-6)
 
 
 # --- a few steps with a known curvature ----------------------------------------------------------
@@ -220,27 +258,6 @@ def test_improve_stays_within_bounds():
     bowl = Bowl(bound=0.2)
     improve(bowl, np.array([0.1, -0.1, 0.0]), np.eye(3), evaluations=8)
     assert np.abs(bowl.visited).max() <= 0.2
-
-
-class Quadratic:
-    """(x - best)' A (x - best) / 2 with bounds, where steps can be told in advance."""
-
-    A = np.array([[2.0, 0.5], [0.5, 1.0]])
-
-    def __init__(self, best=(0.3, -0.2), bounds=((-9.0, 9.0), (-9.0, 9.0)), holes=()):
-        self.best, self._bounds, self.holes = np.array(best), list(bounds), holes
-        self.evaluations, self.jitter, self.visited = 0, 0.0, []
-
-    def bounds(self):
-        return self._bounds
-
-    def __call__(self, x):
-        self.evaluations += 1
-        self.visited.append(x.copy())
-        if self.evaluations in self.holes:
-            raise NumericalError("not positive definite")
-        d = x - self.best
-        return 0.5 * float(d @ self.A @ d), self.A @ d
 
 
 def test_the_exact_curvature_needs_one_step():
@@ -291,11 +308,28 @@ def test_a_curvature_that_points_uphill_is_forgotten():
 @pytest.mark.parametrize("side", [-1.0, 1.0])
 def test_a_parameter_at_its_bound_that_would_leave_it_is_not_moved(side):
     bounds = [(-9.0, 0.0), (-9.0, 9.0)] if side > 0 else [(0.0, 9.0), (-9.0, 9.0)]
-    problem = Quadratic(best=(side, 0.0), bounds=bounds)
+    problem = Quadratic(best=(0.3 * side, 0.0), bounds=bounds)
     fitted = improve(problem, np.zeros(2), np.eye(2), evaluations=30, tolerance=1e-9)
-    expected = side * Quadratic.A[1, 0] / Quadratic.A[1, 1]  # the minimum along the bound
+    expected = 0.3 * side * Quadratic.A[1, 0] / Quadratic.A[1, 1]  # the minimum along the bound
     np.testing.assert_allclose(fitted.parameters, [0.0, expected], atol=1e-6)
     assert problem.evaluations < 12
+
+
+@pytest.mark.parametrize("side", [-1.0, 1.0])
+def test_a_parameter_at_its_bound_that_would_come_back_is_moved(side):
+    bounds = [(-9.0, 0.0), (-9.0, 9.0)] if side < 0 else [(0.0, 9.0), (-9.0, 9.0)]
+    problem = Quadratic(best=(0.3 * side, 0.0), bounds=bounds)
+    fitted = improve(problem, np.zeros(2), np.linalg.inv(Quadratic.A), evaluations=5)
+    np.testing.assert_allclose(fitted.parameters, problem.best, atol=1e-12)
+
+
+def test_a_step_teaches_the_curvature():
+    problem = Quadratic()
+    fitted = improve(problem, np.zeros(2), 0.3 * np.eye(2), evaluations=2)
+    assert fitted.evaluations == 2
+    step = problem.visited[1] - problem.visited[0]
+    np.testing.assert_allclose(fitted.inverse_hessian @ (Quadratic.A @ step), step, rtol=1e-12)
+    assert improve(problem, np.zeros(2), np.eye(2), evaluations=3).evaluations == 3
 
 
 def test_improve_ends_where_the_gradient_is_within_the_tolerance():
@@ -378,6 +412,8 @@ def test_bounds_and_start_of_the_noise():
         return np.exp([problem.start()[-1], *problem.bounds()[-1]])
 
     np.testing.assert_allclose(noise(1e-8), [0.05, 1e-8, 100.0])
+    standard = Problem(NamedKernel("rbf", 1), sine_rows(12)).bounds()[-1]
+    assert standard == pytest.approx((math.log(1e-8), math.log(1e2)))
     np.testing.assert_allclose(noise(0.1), [0.2, 0.1, 100.0])
     np.testing.assert_allclose(noise(80.0), [160.0, 80.0, 80.0 * math.e])
 
@@ -414,6 +450,39 @@ def test_value_is_the_objective_over_the_number_of_rows_before_merging():
     posterior = ExactPosterior(problem.kernel, problem.start(), rows)
     f, s = posterior.factored()
     assert problem(problem.start())[0] == pytest.approx(nll(f, rows, s).value / 55)
+
+
+@pytest.mark.parametrize("objective", ["nll", "loo", "heldout"])
+def test_known_noise_and_weights_are_in_the_value_and_the_gradient(objective):
+    rng = np.random.default_rng(1)
+    rows = replace(
+        sine_rows(n=8),
+        c=torch.as_tensor(rng.choice([0.5, 1.0, 3.0], size=8)),
+        q=torch.as_tensor(rng.uniform(size=8)),
+        extra=torch.as_tensor(rng.uniform(size=8)),
+    )
+    R = torch.as_tensor(rng.uniform(size=8))
+    problem = Problem(NamedKernel("rbf", 1), rows, objective, R, use_prior=False)
+    parameters = np.array([0.2, -0.1, -1.0])
+    f, s = ExactPosterior(problem.kernel, parameters, rows).factored()
+    K = problem.kernel.evaluate(rows.X, parameters[:-1])[0]
+    torch.testing.assert_close(s, math.exp(-1.0) + rows.extra)
+    torch.testing.assert_close(f.L @ f.L.T, K + torch.diag(s / rows.c))
+    of = {"nll": nll, "loo": loo_density, "heldout": heldout_variance}[objective]
+    expected = of(f, rows, s, R) if objective == "heldout" else of(f, rows, s)
+    value, gradient = problem(parameters)
+    assert value == pytest.approx(expected.value / rows.total, rel=1e-12)
+    for j, h in enumerate(1e-5 * np.eye(3)):
+        slope = (problem(parameters + h)[0] - problem(parameters - h)[0]) / 2e-5
+        assert gradient[j] == pytest.approx(slope, rel=1e-6, abs=1e-9)
+    assert problem.evaluations == 7
+    assert problem.jitter == 0.0
+
+
+def test_counters_are_not_for_the_caller_to_set():
+    for name in ("evaluations", "jitter"):
+        with pytest.raises(TypeError, match=name):
+            Problem(NamedKernel("rbf", 1), sine_rows(n=5), **{name: 1})
 
 
 def test_prior_is_the_gaussian_that_the_kernel_states():
