@@ -205,6 +205,39 @@ def test_a_point_that_fails_leaves_the_others_as_they_are(name, table):
     )
 
 
+@pytest.mark.parametrize(("name", "form"), [("rbf", "ard"), ("rq", "isotropic"), ("gpytorch", "")])
+def test_one_factor_a_point_is_a_dense_solve_too(name, form, table):
+    # The way of a GPU, which any device can go.
+    kernel, complete = kernel_of(name, form), (table.near >= 0).all(1)
+    near, points = table.near[complete], table.points[complete]
+    arguments = kernel, parameters_of(kernel), table.rows, near, points
+    assert_same(local_gp._fast_predict(*arguments), loop(*arguments))
+
+
+@pytest.mark.parametrize("name", ["rbf", "gpytorch"])
+def test_one_factor_that_fails_is_made_again_with_jitter(name, table):
+    rows = table.rows
+    rows.X[1:4] = rows.X[0]
+    rows.extra.zero_()
+    near = torch.arange(7, dtype=torch.int32).repeat(3, 1)
+    near[[0, 2]] += 10
+    kernel = kernel_of(name)
+    arguments = kernel, parameters_of(kernel, noise=1e-30), rows, near, table.points[:3]
+    fast, safe = local_gp._fast_predict(*arguments), local_gp._safe_predict(*arguments)
+    for one, other in zip(fast, safe, strict=True):
+        assert one.isfinite().all()
+        torch.testing.assert_close(one[[0, 2]], other[[0, 2]], rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(one[1], other[1])
+
+
+def test_a_block_holds_as_many_points_as_its_entries_allow(table, monkeypatch):
+    monkeypatch.setattr(local_gp, "_ENTRIES", {"cpu": 640})
+    monkeypatch.setattr(local_gp, "_GRAPH_ENTRIES", 128)
+    assert local_gp._block(kernel_of("rbf"), table.rows, 7) == 10  # of (7 + 1)^2 entries each
+    assert local_gp._block(kernel_of("gpytorch"), table.rows, 7) == 2
+    assert local_gp._block(kernel_of("rbf"), table.rows, 100) == 1
+
+
 def test_variance_is_never_negative(table):
     kernel, rows = kernel_of("rbf", "isotropic"), table.rows
     rows.extra.zero_()
