@@ -38,10 +38,14 @@ ROOT = Path(__file__).parent.parent
 
 @dataclass(frozen=True)
 class Core:
-    """A module and the files of its tests; the examples in its docstrings are tests, too."""
+    """A module and the files of its tests; the examples in its docstrings are tests, too.
+
+    ``select`` is an expression of pytest's ``-k``, for files with many long fits.
+    """
 
     name: str
     tests: tuple[str, ...]
+    select: str = ""
 
     @property
     def path(self) -> Path:
@@ -226,7 +230,7 @@ class _Examination:
             note = Path(folder) / "cases.json"
 
             def work() -> int:
-                recorder = _Recorder(self.core.path, 4.0 * self.limits.longest)
+                recorder = _Recorder(self.core.path, 3.0 * self.limits.longest)
                 session.config.pluginmanager.register(recorder)
                 for items in zip(session.items, [*session.items[1:], None], strict=True):
                     session.config.hook.pytest_runtest_protocol(item=items[0], nextitem=items[1])
@@ -286,7 +290,7 @@ def examine(core: Core, limits: Limits, names: Collection[str] | None = None) ->
             log = os.open(Path(folder) / "log.txt", os.O_WRONLY | os.O_CREAT)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            status = _pytest(core.files, examination)
+            status = _pytest(core, examination)
             note.write_text(json.dumps(examination.outcomes), encoding="utf-8")
             return status
 
@@ -297,7 +301,7 @@ def examine(core: Core, limits: Limits, names: Collection[str] | None = None) ->
         return dict(json.loads(note.read_text(encoding="utf-8")))
 
 
-def _pytest(files: Sequence[str], plugin: object) -> int:
+def _pytest(core: Core, plugin: object) -> int:
     quick = (hypothesis.Phase.explicit, hypothesis.Phase.generate)  # a failure is enough
     hypothesis.settings.register_profile(
         "mutation", database=None, derandomize=True, deadline=None, phases=quick
@@ -307,4 +311,5 @@ def _pytest(files: Sequence[str], plugin: object) -> int:
         *("-q", "--tb=no", "--capture=no", "-p", "no:cacheprovider", "-p", "no:xdist"),
         *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
     ]
-    return int(pytest.main([*options, f"--rootdir={ROOT}", *files], plugins=[plugin]))
+    arguments = [*options, f"--rootdir={ROOT}", "-k", core.select, *core.files]
+    return int(pytest.main(arguments, plugins=[plugin]))

@@ -43,9 +43,11 @@ CORES = {
         Core("local_gp", ("local_gp",)),
         Core("stack", ("stack",)),
         Core("crossfit", ("crossfit",)),
-        Core("calibration", ("calibration",)),
+        Core("calibration", ("calibration",), "TestParts or TestRecord or twostagegp.calibration"),
         Core("shape", ("shape",)),
-        Core("conformal", ("conformal",)),
+        Core(
+            "conformal", ("conformal",), "TestDefinition or TestEstimator or twostagegp.conformal"
+        ),
         Core("sampling", ("sampling",)),
         Core("metrics", ("metrics",)),
         Core("classification.dirichlet", ("classification_parts",)),
