@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
+import resource
 import signal
 import sys
 import tempfile
@@ -65,15 +67,15 @@ class Limits:
     mutants : int or None
         Of a module, chosen by ``seed``; None for all.
     longest : float
-        Seconds of the longest test that is run.
+        Seconds of the processor of the longest test that is run.
     total : float
-        Seconds of all tests of a mutant.
+        The same of all tests of a mutant together.
     """
 
     mutants: int | None = None
     seed: int = 0
-    longest: float = 1.5
-    total: float = 6.0
+    longest: float = 1.0
+    total: float = 2.0
 
 
 @dataclass(frozen=True)
@@ -168,23 +170,28 @@ def _key(fixture: Any) -> str:
     return f"fixture {fixture.baseid} {fixture.argname}"
 
 
-def _forked(work: Callable[[], int], limit: float) -> int | None:
-    """Exit status of ``work`` in a process of its own, None where it took too long."""
+def _forked(work: Callable[[], int], limit: float, waiting: float = 20.0) -> int | None:
+    """Exit status of ``work`` in a process of its own, None where it took too long.
+
+    It may take ``limit`` seconds of the processor, and ``waiting`` times that by the clock.
+    """
     pid = os.fork()
     if pid == 0:
         status = 70
         try:
             os.setsid()
+            resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(limit), resource.RLIM_INFINITY))
             status = work()
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(status)
-    end = time.monotonic() + limit
+    end = time.monotonic() + waiting * limit
     while time.monotonic() < end:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
-            return os.waitstatus_to_exitcode(status)
+            code = os.waitstatus_to_exitcode(status)
+            return None if code == -signal.SIGXCPU else code
         time.sleep(0.005)
     os.killpg(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -272,7 +279,7 @@ class _Examination:
                 return 1
             return _run(session, [case.item for case in reaching])
 
-        status = _forked(work, limit=10.0 + 3.0 * sum(case.seconds for case in reaching))
+        status = _forked(work, limit=5.0 + 3.0 * sum(case.seconds for case in reaching))
         return "timeout" if status is None else "survived" if status == 0 else "killed"
 
 
