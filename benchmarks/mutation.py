@@ -1,10 +1,10 @@
 """Would the tests notice? Small faults are put into the numerical core, one at a time.
 
 Every mutant (``_mutants.py``) is one wrong operator, number or dropped step in one module. It is
-*killed* where a test of that module fails, and *survives* where none does. Only tests of at most
-a second count, at most two seconds of them a mutant, and only those of the module's own test file and the
-examples in its docstrings: what some long fit far away would notice is not easily found again. A
-survivor is a missing test, dead code, or a fault that changes nothing; the file of reasons,
+*killed* where a test of that module fails, and *survives* where none does. Only tests of at most a
+second count, at most two seconds of them a mutant, and only those of the module's own test file and
+the examples in its docstrings: what some long fit far away would notice is not easily found again.
+A survivor is a missing test, dead code, or a fault that changes nothing; the file of reasons,
 ``results/mutation_reasons.json``, says of each which.
 
     python -m benchmarks.mutation                      # every module that has no result yet
