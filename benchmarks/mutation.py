@@ -45,7 +45,11 @@ CORES = {
         Core("stack", ("stack",)),
         Core("crossfit", ("crossfit",)),
         Core("calibration", ("calibration",), "TestParts or TestRecord or twostagegp.calibration"),
-        Core("shape", ("shape",)),
+        Core(
+            "shape",
+            ("shape",),
+            "TestLaw or TestMakers or definition or pinball or thirty or shape.",
+        ),
         Core(
             "conformal", ("conformal",), "TestDefinition or TestEstimator or twostagegp.conformal"
         ),
