@@ -59,6 +59,8 @@ CORES = {
         Core("classification.probability", ("classification_parts",), _TARGETS),
     )
 }
+#: What most tests import.
+_USED = ("twostagegp.regressor", "twostagegp.neighbor_stages", "twostagegp.search.stages")
 #: Outcomes that leave a fault unnoticed.
 UNNOTICED = ("survived", "unreached")
 
@@ -141,10 +143,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     limits = Limits(args.mutants, args.seed)
     for name in args.modules:
         there = store.records().get((name,))
+        for used in (f"twostagegp.{name}", *_USED):  # once, for all that is forked from here
+            importlib.import_module(used)
         if args.again and there is not None:
             store.append(again(CORES[name], there, limits), replace=True)
         elif not args.again and (there is None or args.anew):
-            importlib.import_module(f"twostagegp.{name}")  # once, for all that is forked from here
             store.append(record(CORES[name], examine(CORES[name], limits)), replace=True)
     found = store.records()
     records = [found[(name,)] for name in CORES if (name,) in found]
