@@ -38,7 +38,7 @@ CORES = {
         Core("linalg", ("linalg",)),
         Core("objectives", ("objectives",)),
         Core("rows", ("rows",)),
-        Core("kernels", ("kernels",)),
+        Core("kernels", ("kernels", "kernel_batch")),
         Core("kernel_batch", ("kernel_batch",)),
         Core("training", ("training",)),
         Core("local_gp", ("local_gp",)),
