@@ -30,6 +30,9 @@ from benchmarks._tables import markdown_table
 __all__ = ["CORES", "main", "record", "report", "unexplained"]
 
 RESULTS = Path(__file__).parent / "results"
+_SOLVES = (
+    "dense_solve or density_equals or gradient_equals or factor or entries or missing or jitter"
+)
 _TARGETS = "transform or smooth or latent_of or softmax or draw or points or classes or dirichlet"
 #: Modules of the core, and their test files.
 CORES = {
@@ -41,7 +44,7 @@ CORES = {
         Core("kernels", ("kernels", "kernel_batch")),
         Core("kernel_batch", ("kernel_batch",)),
         Core("training", ("training",)),
-        Core("local_gp", ("local_gp",)),
+        Core("local_gp", ("local_gp",), f"{_SOLVES} or error or threads or local_predict"),
         Core("stack", ("stack",)),
         Core("crossfit", ("crossfit",)),
         Core("calibration", ("calibration",), "TestParts or TestRecord or twostagegp.calibration"),
