@@ -133,7 +133,11 @@ class _Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
-        signal.signal(signal.SIGPROF, _stop)
+        def stop(number: int, frame: FrameType | None) -> None:
+            self.stopped.add(item.nodeid)
+            raise _TooLongError
+
+        signal.signal(signal.SIGPROF, stop)
         signal.setitimer(signal.ITIMER_PROF, self.limit)
         try:
             return (yield)
@@ -160,10 +164,6 @@ class _Recorder:
             seconds = self.seconds[name] + sum(self.seconds[part] for part in parts)
             found[name] = (sorted(lines), seconds)
         return found
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    raise _TooLongError
 
 
 def _key(fixture: Any) -> str:
@@ -239,10 +239,13 @@ class _Examination:
             def work() -> int:
                 recorder = _Recorder(self.core.path, 3.0 * self.limits.longest)
                 session.config.pluginmanager.register(recorder)
-                for items in zip(session.items, [*session.items[1:], None], strict=True):
-                    session.config.hook.pytest_runtest_protocol(item=items[0], nextitem=items[1])
+                for item, following in zip(session.items, [*session.items[1:], None], strict=True):
+                    before = session.testsfailed
+                    item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                    if session.testsfailed > before and item.nodeid not in recorder.stopped:
+                        return 1
                 note.write_text(json.dumps(recorder.cases()), encoding="utf-8")
-                return int(session.testsfailed != len(recorder.stopped))
+                return 0
 
             status = _forked(work, limit=600.0)
             if status != 0:
