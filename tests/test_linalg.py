@@ -156,6 +156,14 @@ def test_a_batch_without_trouble_keeps_its_factors():
     assert torch.equal(L, torch.linalg.cholesky(K))
 
 
+def test_only_the_singular_matrix_of_a_batch_gets_jitter():
+    good, singular = positive_definite(3), torch.ones(3, 3, dtype=torch.float64)
+    L, fine = batch_cholesky(torch.stack([good, singular]))
+    assert fine.tolist() == [True, True]
+    assert torch.equal(L[0], torch.linalg.cholesky(good))
+    assert torch.equal(L[1], safe_cholesky(singular)[0])
+
+
 def test_a_factor_is_extended_only_by_rows_that_keep_it_positive_definite():
     K = positive_definite(5)
     L = torch.linalg.cholesky(K[:3, :3])
