@@ -54,7 +54,9 @@ CORES = {
             "TestLaw or TestMakers or definition or pinball or thirty or shape.",
         ),
         Core(
-            "conformal", ("conformal",), "TestDefinition or TestEstimator or twostagegp.conformal"
+            "conformal",
+            ("conformal",),
+            "TestDefinition or TestEstimator or Sees or twostagegp.conformal",
         ),
         Core("sampling", ("sampling",)),
         Core("metrics", ("metrics",)),
