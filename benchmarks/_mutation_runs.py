@@ -42,12 +42,14 @@ ROOT = Path(__file__).parent.parent
 class Core:
     """A module and the files of its tests; the examples in its docstrings are tests, too.
 
-    ``select`` is an expression of pytest's ``-k``, for files with many long fits.
+    ``select`` is an expression of pytest's ``-k``, for files with many long fits. Tests of more than
+    ``longest`` seconds of the processor do not count, nor more than twice that for one mutant.
     """
 
     name: str
     tests: tuple[str, ...]
     select: str = ""
+    longest: float = 1.0
 
     @property
     def path(self) -> Path:
@@ -66,16 +68,10 @@ class Limits:
     ----------
     mutants : int or None
         Of a module, chosen by ``seed``; None for all.
-    longest : float
-        Seconds of the processor of the longest test that is run.
-    total : float
-        The same of all tests of a mutant together.
     """
 
     mutants: int | None = None
     seed: int = 0
-    longest: float = 1.0
-    total: float = 2.0
 
 
 @dataclass(frozen=True)
@@ -237,7 +233,7 @@ class _Examination:
             note = Path(folder) / "cases.json"
 
             def work() -> int:
-                recorder = _Recorder(self.core.path, 3.0 * self.limits.longest)
+                recorder = _Recorder(self.core.path, 3.0 * self.core.longest)
                 session.config.pluginmanager.register(recorder)
                 for item, following in zip(session.items, [*session.items[1:], None], strict=True):
                     before = session.testsfailed
@@ -264,7 +260,7 @@ class _Examination:
         chosen, spent = [], 0.0
         for case in sorted(found, key=lambda case: case.seconds):
             spent += case.seconds
-            if case.seconds <= self.limits.longest and spent <= self.limits.total:
+            if case.seconds <= self.core.longest and spent <= 2.0 * self.core.longest:
                 chosen.append(case)
         return chosen
 

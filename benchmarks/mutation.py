@@ -2,7 +2,7 @@
 
 Every mutant (``_mutants.py``) is one wrong operator, number or dropped step in one module. It is
 *killed* where a test of that module fails, and *survives* where none does. Only tests of at most a
-second count, at most two seconds of them a mutant, and only those of the module's own test file and
+second count (four for compiled code), twice that a mutant, and only those of the module's own test file and
 the examples in its docstrings: what some long fit far away would notice is not easily found again.
 A survivor is a missing test, dead code, or a fault that changes nothing; the file of reasons,
 ``results/mutation_reasons.json``, says of each which.
@@ -44,7 +44,7 @@ CORES = {
         Core("kernels", ("kernels", "kernel_batch")),
         Core("kernel_batch", ("kernel_batch",)),
         Core("training", ("training",)),
-        Core("local_gp", ("local_gp",), f"{_SOLVES} or error or threads or local_predict"),
+        Core("local_gp", ("local_gp",), f"{_SOLVES} or error or local_predict", longest=4.0),
         Core("stack", ("stack",)),
         Core("crossfit", ("crossfit",)),
         Core("calibration", ("calibration",), "TestParts or TestRecord or twostagegp.calibration"),
