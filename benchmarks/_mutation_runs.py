@@ -42,8 +42,8 @@ ROOT = Path(__file__).parent.parent
 class Core:
     """A module and the files of its tests; the examples in its docstrings are tests, too.
 
-    ``select`` is an expression of pytest's ``-k``, for files with many long fits. Tests of more than
-    ``longest`` seconds of the processor do not count, nor more than twice that for one mutant.
+    ``select`` is an expression of pytest's ``-k``, for files with many long fits. Tests of more
+    than ``longest`` seconds of the processor do not count, nor more than twice that a mutant.
     """
 
     name: str

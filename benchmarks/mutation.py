@@ -2,8 +2,8 @@
 
 Every mutant (``_mutants.py``) is one wrong operator, number or dropped step in one module. It is
 *killed* where a test of that module fails, and *survives* where none does. Only tests of at most a
-second count (four for compiled code), twice that a mutant, and only those of the module's own test file and
-the examples in its docstrings: what some long fit far away would notice is not easily found again.
+second count (four for compiled code), twice that a mutant, and only those of the module's own test
+file and the examples in its docstrings: what some long fit would notice is not easily found again.
 A survivor is a missing test, dead code, or a fault that changes nothing; the file of reasons,
 ``results/mutation_reasons.json``, says of each which.
 
