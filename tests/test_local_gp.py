@@ -437,6 +437,22 @@ def test_density_is_the_sum_over_its_rows(name, table):
     np.testing.assert_allclose(gradient, parts[0][1] + parts[1][1], rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("grouped", [False, True], ids=["weight one", "groups"])
+@pytest.mark.parametrize("name", ["rbf", "rq", "gpytorch"])
+def test_density_equals_that_of_all_copies_where_a_row_is_left_out_whole(name, grouped, table):
+    kernel, n = kernel_of(name), len(table.rows)
+    c = torch.full((n,), 3.0 if grouped else 1.0, dtype=torch.float64)
+    q = torch.linspace(0.1, 2.0, n, dtype=torch.float64)  # of copies that differ
+    rows = replace(table.rows, c=c, q=q, groups=torch.arange(n) if grouped else None)
+    parameters, own = parameters_of(kernel), table.batch
+    mean, variance = local_predict(kernel, parameters, rows, table.near, rows.X[own])
+    V = variance + NOISE + rows.extra[own]
+    Q = c[own] * (rows.t[own] - mean).square() + q[own]
+    expected = 0.5 * (Q / V + c[own] * (V.log() + math.log(2 * math.pi))).sum()
+    value, _ = local_density(kernel, parameters, rows, own, table.near)
+    assert value == pytest.approx(float(expected), rel=1e-10)
+
+
 def test_density_of_a_matrix_that_cannot_be_factorised_is_an_error(table):
     rows, kernel = table.rows, kernel_of("rbf")
     rows.X[1:8] = rows.X[0]
