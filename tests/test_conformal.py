@@ -302,6 +302,9 @@ class TestWhatTheEstimatorSees:
         np.testing.assert_allclose(model.predict(frame), y)
         with pytest.raises(ValueError, match="feature names"):
             model.predict(frame.rename(columns={"b": "c"}))
+        careless = CVPlusRegressor(DummyRegressor(), n_folds=3).fit(frame, y)
+        with pytest.raises(ValueError, match="feature names"):
+            careless.predict(frame.rename(columns={"b": "c"}))
         unnamed = frame.set_axis([0, 1], axis=1)
         model.fit(unnamed, y)
         np.testing.assert_allclose(model.predict(unnamed), y)

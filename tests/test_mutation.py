@@ -144,7 +144,7 @@ def test_the_report_counts_and_explains():
 def test_every_recorded_survivor_has_a_reason_and_every_reason_a_survivor():
     store = JsonLines(mutation.RESULTS / "mutation.jsonl", ("module",))
     records = list(store.records().values())
-    assert {record["module"] for record in records} <= set(mutation.CORES)
+    assert {record["module"] for record in records} == set(mutation.CORES)
     path = mutation.RESULTS / "mutation_reasons.json"
     reasons = mutation.read_reasons(path)
     assert mutation.unexplained(records, reasons) == []
