@@ -30,6 +30,7 @@ PAGES = (
     "docs/foundation.md",
     "docs/kernel_search.md",
     "docs/large_tables.md",
+    "docs/mutation.md",
     "docs/paper.md",
     "docs/paper/theory.md",
     "docs/scale.md",

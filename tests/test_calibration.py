@@ -1,6 +1,8 @@
 """The predictive distribution of the front door: one law behind every question, and it holds."""
 
 import pickle
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -9,9 +11,17 @@ from scipy import stats
 from sklearn.base import clone
 
 from twostagegp import TwoStageGPRegressor, TwoStageGPWarning
-from twostagegp.calibration import Calibration, _rank_quantile, calibrate_scale
-from twostagegp.local_scale import LocalScale
-from twostagegp.shape import Shape
+from twostagegp.calibration import (
+    Calibration,
+    _rank_quantile,
+    calibrate_locally,
+    calibrate_scale,
+    scale_from_quantile,
+)
+from twostagegp.crossfit import assign_folds
+from twostagegp.local_scale import Combination, LocalScale, Situation, fit_local_scale
+from twostagegp.rows import merge_rows
+from twostagegp.shape import GAUSSIAN, Shape, choose_shape
 
 LEVELS = np.arange(1, 200) / 200
 ENGINES = ("exact", "neighbors", "vecchia")
@@ -45,6 +55,10 @@ def table(n, seed=0, noise=gaussian, d=1):
     rng = np.random.default_rng(seed)
     X = rng.uniform(-2, 2, size=(n, d))
     return X, np.sin(2 * X[:, 0]) + 0.2 * np.exp(0.8 * X[:, 0]) * noise(rng, n)
+
+
+def made_of_degrees(degrees):
+    return replace(GAUSSIAN, name="student", tail=1.0, degrees=degrees)
 
 
 def targets(y):
@@ -255,6 +269,87 @@ class TestRecord:
 
     def test_the_factor_of_zero_residuals_is_not_zero(self):
         assert calibrate_scale(np.zeros(30), np.ones(30)).factor > 0.0
+
+
+class TestParts:
+    """Without a model: the formulas of the module."""
+
+    Z = np.arange(1.0, 20.0) * np.where(np.arange(19) % 2, -1.0, 1.0)
+
+    def test_the_factor_is_the_square_of_a_ratio_of_quantiles(self):
+        assert scale_from_quantile(self.Z) == pytest.approx((19 / stats.norm.ppf(0.975)) ** 2)
+        half = (10 / stats.norm.ppf(0.75)) ** 2
+        assert scale_from_quantile(self.Z, level=0.5) == pytest.approx(half)
+        repeats = np.where(np.abs(self.Z) == 2.0, 41.0, 1.0)  # more than half of all
+        middle = (2 / stats.norm.ppf(0.75)) ** 2
+        assert scale_from_quantile(self.Z, repeats, level=0.5) == pytest.approx(middle)
+
+    def test_the_record_of_one_factor(self):
+        part = calibrate_scale(self.Z, np.ones(19), "a reason")
+        factor = (19 / stats.norm.ppf(0.975)) ** 2
+        assert (part.kind, part.note, part.local) == ("scale", "a reason", None)
+        assert part.factor == pytest.approx(factor)
+        assert part.label == f"scale, factor {factor:.3g}"
+        assert part.c == pytest.approx(np.log(factor))
+        np.testing.assert_allclose(part.z_calibrated, self.Z / np.sqrt(factor))
+        np.testing.assert_allclose(part.pit_before, stats.norm.cdf(self.Z))
+        np.testing.assert_allclose(part.pit_after, stats.norm.cdf(self.Z / np.sqrt(factor)))
+        assert part.conformal_score(0.5) == pytest.approx(10 / np.sqrt(factor))
+        assert calibrate_scale(np.zeros(19), np.ones(19)).factor == 1e-6
+
+    def test_the_record_of_a_local_scale(self):
+        factor = np.linspace(0.5, 2.0, 19)
+        member = SimpleNamespace(label="ridge")
+        combination = Combination(np.array([0.7]), 0.1, -0.4)
+        local = LocalScale([member], combination, factor, 1.0, 9.0, True)
+        part = Calibration("local", 1.5, self.Z, np.ones(19), local, made_of_degrees(4.25))
+        np.testing.assert_allclose(part.z_calibrated, self.Z / np.sqrt(factor))
+        np.testing.assert_allclose(part.pit_after, part.shape.cdf(self.Z / np.sqrt(factor)))
+        assert part.c == -0.4
+        assert part.a.tolist() == [0.7]
+        assert part.label.endswith(
+            "median factor 1.5; student (4.2 degrees of freedom in the tails)"
+        )
+        assert replace(part, shape=GAUSSIAN).label.endswith("median factor 1.5; gaussian")
+        score = np.sort(np.abs(self.Z) / np.sqrt(factor))[9]
+        assert part.conformal_score(0.5) == pytest.approx(score)
+
+    @pytest.mark.parametrize(("floor", "least"), [(0.0, 1.0), (0.3, 0.8)])
+    def test_a_local_calibration_from_its_parts(self, floor, least):
+        rng = np.random.default_rng(0)
+        X, noise = rng.normal(size=(40, 1)), 0.1
+        variance = noise * rng.choice([least, 1.5, 3.0], size=40)  # 0.8: less than the noise
+        where = Situation(X, np.sin(X[:, 0]), variance, rng.uniform(size=40))
+        z, weight = np.exp(0.5 * X[:, 0]) * rng.normal(size=40), rng.choice([1.0, 2.0], size=40)
+        merged = merge_rows(X, z, weight)
+        part = calibrate_locally(where, z, merged, 1.0, None, noise, floor, seed=3)
+        folds = assign_folds(40, 5, np.random.default_rng(3))
+        local = fit_local_scale(where, z, weight, merged.inverse, folds, None, 1.0, None, 3)
+        g = local.heldout_factor
+        latent = g * np.clip(variance - noise, 0.0, None)
+        expected = (latent + np.clip(g * noise, floor, None)) / variance
+        np.testing.assert_allclose(part.local.heldout_factor, expected)
+        assert part.kind == "local"
+        assert part.factor == _rank_quantile(expected, weight, 0.5)
+        moment = np.average(z**2 / expected, weights=weight)
+        assert (moment < 0.9) == (floor > 0.0)
+        moment = moment if floor > 0.0 else 1.0
+        inner = folds[merged.inverse]
+        shape, scores = choose_shape(z / np.sqrt(expected), weight, inner, moment)
+        assert part.shape_scores == pytest.approx(scores)
+        assert part.shape.name == shape.name
+        levels = [0.1, 0.5, 0.9]
+        np.testing.assert_allclose(part.shape.ppf(levels), shape.ppf(levels))
+
+    def test_without_any_residual_there_is_one_factor(self):
+        X = np.arange(12.0)[:, None]
+        where = Situation(X, X[:, 0], np.ones(12), np.ones(12))
+        z = np.zeros(12)
+        part = calibrate_locally(where, z, merge_rows(X, z), 1.0, None, 0.1, 0.0, seed=0)
+        assert (part.kind, part.note) == ("scale", "no residual to learn from")
+        z[3] = 1.0
+        part = calibrate_locally(where, z, merge_rows(X, z), 1.0, None, 0.1, 0.0, seed=0)
+        assert part.kind == "local"
 
 
 class TestInvariance:

@@ -31,6 +31,7 @@ from twostagegp.classification.probability import (
     mean_softmax,
     quadrature_softmax,
     sampled_softmax,
+    sobol_normals,
 )
 from twostagegp.classification.table import make_table
 from twostagegp.classification.variance import (
@@ -152,6 +153,37 @@ def test_a_certain_probability_has_the_latent_of_a_label():
     one = Dirichlet(0.05, 3)
     np.testing.assert_allclose(one.latent(np.array([0.0, 1.0])), one.targets)
     assert (np.diff(one.latent(np.linspace(0, 1, 30))) > 0).all()
+
+
+def test_the_latent_of_a_probability_is_the_precision_weighted_mean_of_the_targets():
+    one = Dirichlet(0.05, 3)
+    (y0, y1), (s0, s1) = one.targets, one.noises
+    for p in (0.1, 0.3, 0.8):
+        expected = np.average([y1, y0], weights=[p / s1, (1 - p) / s0])
+        assert one.latent(np.array([p]))[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_every_draw_has_its_own_probabilities():
+    rng = np.random.default_rng(0)
+    mean, variance, draws = (
+        rng.normal(size=(4, 3)),
+        rng.uniform(size=(4, 3)),
+        rng.normal(size=(5, 3)),
+    )
+    found = sampled_softmax(mean, variance, draws)
+    assert found.shape == (5, 4, 3)
+    for s, i in np.ndindex(5, 4):
+        e = np.exp(mean[i] + np.sqrt(variance[i]) * draws[s])
+        np.testing.assert_allclose(found[s, i], e / e.sum())
+    np.testing.assert_allclose(mean_softmax(mean, variance, draws), found.mean(0))
+
+
+def test_the_points_for_many_classes_are_a_thousand():
+    assert sobol_normals(3).shape == (1024, 3)
+
+
+def test_labels_are_one_hot_unless_smoothed():
+    np.testing.assert_array_equal(soft_labels(np.array([1, 0]), 3), [[0, 1, 0], [1, 0, 0]])
 
 
 # --- the objective over all classes --------------------------------------------------------------

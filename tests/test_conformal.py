@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.dummy import DummyRegressor
+from sklearn.ensemble import BaggingRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import BayesianRidge, LinearRegression
 from sklearn.neighbors import KNeighborsRegressor
@@ -259,6 +260,62 @@ def hits(estimator, n=40, n_folds=5, tables=300, new=20, seed=0, make=table):
         ends = [model.predict_interval(X[n:], level).T for level in LEVELS]
         covered.append([np.mean((y[n:] >= low) & (y[n:] <= high)) for low, high in ends])
     return np.mean(covered, axis=0)
+
+
+class Grouped(LinearRegression):
+    """Remembers the groups that it was fitted with."""
+
+    def fit(self, X, y, groups=None):
+        self.groups_ = None if groups is None else np.asarray(groups)
+        return super().fit(X, y)
+
+
+class TestWhatTheEstimatorSees:
+    def test_every_refit_is_given_the_groups_of_its_rows(self):
+        X, y = table(12, np.random.default_rng(0))
+        groups = np.repeat(np.arange(4), 3)
+        model = CVPlusRegressor(Grouped(), n_folds=4, random_state=0).fit(X, y, groups=groups)
+        np.testing.assert_array_equal(model.estimator_.groups_, groups)
+        for k, one in enumerate(model.estimators_):
+            np.testing.assert_array_equal(one.groups_, groups[model.folds_ != k])
+        assert CVPlusRegressor(Grouped(), n_folds=3).fit(X, y).estimator_.groups_ is None
+
+    def test_a_line_through_a_frame_with_labels_and_gaps(self):
+        rng = np.random.default_rng(0)
+        frame = pd.DataFrame({"x": rng.normal(size=30), "kind": ["a", "b", "c"] * 10})
+        y = frame["x"] + (frame["kind"] == "b")
+        model = CVPlusRegressor(LinearRegression(), n_folds=3, random_state=0).fit(frame, y)
+        np.testing.assert_allclose(model.predict(frame), y, atol=1e-9)
+        low, high = model.predict_interval(frame, 0.8).T
+        np.testing.assert_allclose(low, high, atol=1e-8)
+        numbers = frame[["x"]].assign(z=rng.normal(size=30))
+        numbers.loc[[3, 8, 20], "z"] = np.nan
+        model.fit(numbers, frame["x"])
+        np.testing.assert_allclose(model.predict(numbers), frame["x"], atol=1e-9)
+
+    def test_frames_of_numbers_keep_their_names(self):
+        rng = np.random.default_rng(0)
+        frame = pd.DataFrame(rng.normal(size=(20, 2)), columns=["a", "b"])
+        y = frame["a"] - frame["b"]
+        model = CVPlusRegressor(LinearRegression(), n_folds=3, random_state=0).fit(frame, y)
+        assert model.estimator_.feature_names_in_.tolist() == ["a", "b"]
+        np.testing.assert_allclose(model.predict(frame), y)
+        with pytest.raises(ValueError, match="feature names"):
+            model.predict(frame.rename(columns={"b": "c"}))
+        careless = CVPlusRegressor(DummyRegressor(), n_folds=3).fit(frame, y)
+        with pytest.raises(ValueError, match="feature names"):
+            careless.predict(frame.rename(columns={"b": "c"}))
+        unnamed = frame.set_axis([0, 1], axis=1)
+        model.fit(unnamed, y)
+        np.testing.assert_allclose(model.predict(unnamed), y)
+        np.testing.assert_allclose(model.predict(unnamed.to_numpy()), y)
+
+    def test_which_estimators_need_an_encoder(self):
+        knows = conformal._takes_numbers_only
+        assert knows(LinearRegression())
+        assert not knows(ExactGPRegressor())
+        assert not knows(make_pipeline(LinearRegression()))
+        assert not knows(BaggingRegressor(LinearRegression()))
 
 
 class TestCoverage:

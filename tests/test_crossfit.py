@@ -55,6 +55,12 @@ def test_the_largest_groups_are_spread():
     np.testing.assert_array_equal(np.bincount(folds), 11)
 
 
+def test_the_largest_groups_come_first():
+    # The other way round the two single rows would be apart and the pair on top of one.
+    folds = assign_folds(4, 2, np.random.default_rng(0), np.array([0, 1, 2, 2]))
+    np.testing.assert_array_equal(np.bincount(folds), 2)
+
+
 @pytest.mark.parametrize("groups", [None, np.arange(50) // 2], ids=["rows", "groups"])
 def test_folds_are_shuffled_and_seeded(groups):
     def draw(seed):
@@ -102,6 +108,14 @@ def test_sample_weights_are_passed_on(table):
     np.testing.assert_allclose(one.heldout_residuals[repeated], other.heldout_residuals, atol=1e-10)
 
 
+@pytest.mark.parametrize("weight", [np.full(40, 2.0), np.linspace(1.5, 4.0, 40)])
+def test_weights_without_a_one_among_them_are_passed_on(table, weight):
+    X, y, folds = table
+    mean = RegressorMean(Ridge(0.3), X, y, weight, folds, 0)
+    expected = Ridge(0.3).fit(X, y, sample_weight=weight).predict(X)
+    np.testing.assert_allclose(mean.predict(torch.as_tensor(X)).numpy(), expected, rtol=1e-12)
+
+
 def test_a_regressor_that_takes_no_weights_is_fitted_without(table):
     X, y, folds = table
     weight = np.linspace(0.5, 2.0, 40)
@@ -146,3 +160,61 @@ def test_predictions_of_shape_n_by_one_are_flattened(table):
 
     mean = RegressorMean(Column(), X, y, np.ones(40), folds, 0)
     assert mean.heldout_residuals.shape == mean.predict(torch.as_tensor(X)).shape == (40,)
+
+
+def test_rows_in_no_fold_are_trained_on_and_never_held_out(table):
+    X, y, folds = table
+    some = np.where(folds == 0, 0, np.where(folds == 1, 3, -1))
+    mean = RegressorMean(Ridge(0.3), X, y, np.ones(40), some, 0)
+    for fold in (0, 3):
+        out = some == fold
+        expected = y[out] - Ridge(0.3).fit(X[~out], y[~out]).predict(X[out])
+        np.testing.assert_allclose(mean.heldout_residuals[out], expected, rtol=1e-10)
+    assert np.isnan(mean.heldout_residuals[some == -1]).all()
+
+
+def test_only_the_residuals_that_are_wanted_are_made(table):
+    X, y, folds = table
+    fits = []
+
+    class Counted(Ridge):
+        def fit(self, X, y):
+            fits.append(len(y))
+            return super().fit(X, y)
+
+    wanted = np.flatnonzero(folds == 2)[:3]
+    mean = RegressorMean(Counted(0.3), X, y, np.ones(40), folds, 0, wanted=wanted)
+    assert fits == [32, 40]
+    out = folds == 2
+    expected = y[wanted] - Ridge(0.3).fit(X[~out], y[~out]).predict(X[wanted])
+    np.testing.assert_allclose(mean.heldout_residuals[wanted], expected, rtol=1e-10)
+    assert np.isnan(np.delete(mean.heldout_residuals, wanted)).all()
+
+
+def test_without_a_refit_the_model_of_the_only_fold_is_kept(table):
+    X, y, folds = table
+    one = np.where(folds == 0, 0, -1)
+    mean = RegressorMean(Ridge(0.3), X, y, np.ones(40), one, 0, refit=False)
+    expected = Ridge(0.3).fit(X[one != 0], y[one != 0]).predict(X)
+    np.testing.assert_allclose(mean.predict(torch.as_tensor(X)).numpy(), expected, rtol=1e-12)
+    none = RegressorMean(Ridge(0.3), X, y, np.ones(40), np.full(40, -1), 0, refit=False)
+    expected = Ridge(0.3).fit(X, y).predict(X)
+    np.testing.assert_allclose(none.predict(torch.as_tensor(X)).numpy(), expected, rtol=1e-12)
+
+
+def test_it_is_said_where_weights_are_ignored(table):
+    X, y, folds = table
+
+    def ignored(regressor, weight):
+        return RegressorMean(regressor, X, y, weight, folds, 0).ignored_weights
+
+    assert ignored(KNeighborsRegressor(3), np.full(40, 2.0))
+    assert ignored(KNeighborsRegressor(3), np.where(folds == 0, 2.0, 1.0))
+    assert not ignored(KNeighborsRegressor(3), np.ones(40))
+    assert not ignored(Ridge(), np.full(40, 2.0))
+
+
+def test_new_rows_do_not_change_a_regressor(table):
+    X, y, folds = table
+    mean = RegressorMean(Ridge(0.3), X, y, np.ones(40), folds, 0)
+    assert mean.extended(None, keep_factors=True) is mean

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from twostagegp.gpytorch_kernels import LaplacianKernel
-from twostagegp.kernel_batch import kernel_batch
+from twostagegp.kernel_batch import kernel_batch, take
 from twostagegp.kernels import KERNELS, Columns, NamedKernel, WrappedKernel, make_kernel
 
 B, N, D = 5, 6, 3
@@ -145,3 +145,62 @@ def test_a_warning_on_the_way_is_not_shown():
             return super().forward(x1, x2, diag=diag, **params)
 
     assert WrappedKernel(Loud(), D).takes_batches
+
+
+OWN = [
+    pytest.param(kernel, id=kernel.label)
+    for kernel in (
+        NamedKernel("rq", D),
+        NamedKernel("rbf", D, ard=True),
+        NamedKernel("matern32", D, shape=np.array([0.5, 1.0, 3.0])),
+        WrappedKernel(gk.RBFKernel() + gk.LinearKernel(), D),
+    )
+]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("kernel", OWN)
+def test_every_problem_has_its_own_parameters(kernel, size):
+    rng = np.random.default_rng(3)
+    X, Z, W = inputs(size), inputs(size, seed=4)[:, :4], weights()[:size]
+    theta = torch.as_tensor(kernel.start() + rng.normal(scale=0.4, size=(size, kernel.size)))
+    batch = kernel_batch(kernel, X)
+    K, saved = batch.evaluate(slice(None), theta)
+    gradient = batch.gradient(theta, K, saved, W)
+    cross, diagonal = batch.cross(X, Z, theta), batch.diagonal(Z, theta)
+    for b, own in enumerate(theta.numpy()):
+        single, single_saved = kernel.evaluate(X[b], own)
+        torch.testing.assert_close(K[b], single)
+        slope = kernel.gradient(X[b], own, single, single_saved, W[b])
+        np.testing.assert_allclose(gradient[b].numpy(), slope, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(cross[b], kernel.cross(X[b], Z[b], own))
+        torch.testing.assert_close(diagonal[b], kernel.diagonal(Z[b], own))
+
+
+@pytest.mark.parametrize("kernel", OWN)
+def test_inputs_that_all_problems_share(kernel):
+    rng = np.random.default_rng(3)
+    X, Z = inputs(1), inputs(1, seed=4)[:, :4]
+    theta = torch.as_tensor(kernel.start() + rng.normal(scale=0.4, size=(3, kernel.size)))
+    batch = kernel_batch(kernel, X)
+    cross, diagonal = batch.cross(X, Z, theta), batch.diagonal(Z, theta)
+    assert diagonal.shape == (3, 4)
+    for b, own in enumerate(theta.numpy()):
+        torch.testing.assert_close(cross[b], kernel.cross(X[0], Z[0], own))
+        torch.testing.assert_close(diagonal[b], kernel.diagonal(Z[0], own))
+
+
+def test_two_problems_of_shared_parameters_are_one_call(module_calls):
+    kernel = WrappedKernel(gk.RBFKernel(), D)
+    assert kernel.takes_batches
+    module_calls.clear()
+    kernel_batch(kernel, inputs(2)).evaluate(slice(None), torch.as_tensor(kernel.start())[None])
+    assert module_calls == [(2, N, D)]
+
+
+def test_problems_are_taken_by_number_unless_there_is_one_for_all():
+    single_row = torch.arange(3.0)[:, None]  # three problems of one row each
+    assert take(single_row, slice(1, 3)).tolist() == [[1.0], [2.0]]
+    pair = torch.arange(4.0).reshape(2, 2)
+    assert take(pair, torch.tensor([1])).tolist() == [[2.0, 3.0]]
+    assert take(pair[:1], torch.tensor([0, 0])).tolist() == [[0.0, 1.0]]

@@ -17,6 +17,7 @@ from twostagegp.kernels import (
     NamedKernel,
     WrappedKernel,
     inverse_lengthscale_shares,
+    is_flexible,
     make_kernel,
 )
 
@@ -251,6 +252,100 @@ def test_prior_is_proper_and_has_an_entry_for_each_parameter(name, ard):
     mean, precision = kernel.prior()
     assert mean.shape == precision.shape == (kernel.size,)
     assert np.all(precision > 0)
+
+
+@each_ard
+@each_kernel
+def test_start_bounds_and_prior_are_the_stated_numbers(name, ard):
+    kernel = NamedKernel(name, 4, ard)
+    count = 4 if ard else 1
+    typical = np.log(4.0 if name == "laplacian" else 2.0)
+    tail = [0.0, 0.0] if name == "rq" else [0.0]
+    np.testing.assert_allclose(kernel.start(), [typical] * count + tail)
+    bounds = [(typical - 7, typical + 7)] * count
+    bounds += [tuple(np.log([1e-2, 1e3]))] * (name == "rq") + [tuple(np.log([1e-4, 1e5]))]
+    np.testing.assert_allclose(kernel.bounds(), bounds)
+    mean, precision = kernel.prior()
+    np.testing.assert_allclose(mean, [typical + 1] * count + tail)
+    np.testing.assert_allclose(precision, [1 / 16] * (kernel.size - 1) + [1 / 64])
+    classical = typical - (np.log(2) / 2 if name == "rbf" else 0.0)
+    np.testing.assert_allclose(kernel.classical(), [classical] * count + tail)
+    assert kernel.lengthscale_slots == count
+
+
+def test_a_table_without_columns_has_a_lengthscale_of_one():
+    assert NamedKernel("rbf", 0).start().tolist() == [0.0, 0.0]
+
+
+SHAPE = np.array([0.5, 1.0, 4.0])
+
+
+@each_kernel
+def test_lengthscales_of_fixed_ratios_are_the_formula_with_one_parameter(name):
+    kernel = NamedKernel(name, D, ard=True, shape=SHAPE)
+    assert (kernel.label, kernel.ard, kernel.lengthscale_slots) == (f"{name}-shaped", False, 1)
+    theta, X, Z = some_theta(kernel), inputs(7), inputs(5, seed=3)
+    scales = np.exp(theta[0]) * SHAPE
+    np.testing.assert_allclose(kernel.lengthscales(theta), scales)
+    alpha, s = np.exp(theta[-2]), np.exp(theta[-1])
+    expected = formula(name, X.numpy(), Z.numpy(), scales, alpha, s)
+    np.testing.assert_allclose(kernel.cross(X, Z, theta).numpy(), expected, rtol=1e-13)
+    closed, slopes = gradient_and_slopes(kernel, X, theta, symmetric(7))
+    np.testing.assert_allclose(closed, slopes, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_distances_summed_up_by_columns(p, batch):
+    rng = np.random.default_rng(4)
+    X, Z = (torch.as_tensor(rng.normal(size=(*batch, n, D))) for n in (6, 4))
+    expected = torch.cdist(X, Z, p=p)
+    before = X.clone(), Z.clone()
+    torch.testing.assert_close(kernels_module._by_columns(X, Z, p), expected)
+    assert torch.equal(X, before[0])
+    assert torch.equal(Z, before[1])
+
+
+@pytest.mark.parametrize("name", ["rbf", "laplacian"])
+@pytest.mark.parametrize("d", [64, 65])
+def test_nearly_equal_rows_of_up_to_64_columns_keep_their_distance(name, d):
+    kernel = NamedKernel(name, d)
+    X = inputs(5, d)
+    X[1] = X[0] + 1e-9
+    r = kernel.own_distance(X)
+    assert not r.diagonal().any()
+    expected = 1e-9 * (d if name == "laplacian" else np.sqrt(d))
+    exact = d == 64 or name == "laplacian"
+    assert (abs(float(r[0, 1]) / expected - 1.0) < 1e-6) == exact
+
+
+def test_a_kernel_is_flexible_from_four_parameters_on():
+    assert not is_flexible(make_kernel("rq", D))
+    assert not is_flexible(make_kernel("rbf", 2, ard=True))
+    assert is_flexible(make_kernel("rq", 2, ard=True))
+
+
+def test_the_matrix_of_a_wrapped_kernel_may_be_written_to():
+    kernel = WrappedKernel(gk.RBFKernel(), D)
+    X, theta = inputs(5), np.array([0.3, -0.2])
+    K, saved = kernel.evaluate(X, theta)
+    untouched = kernel.gradient(X, theta, K, saved, symmetric(5))
+    K, saved = kernel.evaluate(X, theta)
+    K.diagonal().add_(1.0)
+    np.testing.assert_array_equal(kernel.gradient(X, theta, K, saved, symmetric(5)), untouched)
+    assert not K.requires_grad
+
+
+def test_raw_parameters_are_bounded_thirty_around_zero_and_their_start():
+    module = gk.ScaleKernel(gk.RBFKernel())
+    module.raw_outputscale.data.fill_(2.0)
+    module.base_kernel.raw_lengthscale.data.fill_(-3.0)
+    kernel = WrappedKernel(module, D)
+    bounds = dict(zip(kernel.start().tolist(), kernel.bounds(), strict=True))
+    assert bounds == {2.0: (-30.0, 32.0), -3.0: (-33.0, 30.0)}
+    mean, precision = kernel.prior()
+    np.testing.assert_array_equal(mean, kernel.start())
+    np.testing.assert_array_equal(precision, [0.0, 0.0])
 
 
 def test_lengthscales_are_one_a_column():

@@ -5,7 +5,16 @@ import pytest
 import torch
 
 from twostagegp.errors import NumericalError
-from twostagegp.linalg import JITTERS, block_inverses, cholesky_solve, safe_cholesky, scaled_gram
+from twostagegp.linalg import (
+    JITTERS,
+    batch_cholesky,
+    batch_solve,
+    block_inverses,
+    cholesky_solve,
+    extended_cholesky,
+    safe_cholesky,
+    scaled_gram,
+)
 
 
 def positive_definite(n, seed=0, batch=()):
@@ -108,3 +117,114 @@ def test_block_inverses_invert_the_diagonal_blocks():
     for G in blocks:
         S = by_block[tuple(G.tolist())]
         torch.testing.assert_close(S, torch.linalg.inv(A[np.ix_(G, G)]))
+
+
+@pytest.mark.parametrize(("least", "relative"), [(0.0, 1e-10), (-1e-9, 1e-8), (-1e-7, 1e-6)])
+def test_the_steps_of_the_ladder(least, relative):
+    K = torch.diag(torch.tensor([1.0, 1.0, least], dtype=torch.float64))
+    assert safe_cholesky(K)[1] == pytest.approx(relative * 2.0 / 3.0)
+
+
+def test_one_matrix_of_a_batch_that_fails_gives_all_of_them_jitter():
+    good, singular = positive_definite(3), torch.ones(3, 3, dtype=torch.float64)
+    K = torch.stack([singular, good, singular])
+    L, jitter = safe_cholesky(K)
+    assert jitter == pytest.approx(1e-10 * K.diagonal(dim1=1, dim2=2).mean().item())
+    torch.testing.assert_close(L @ L.mT, K + jitter * torch.eye(3, dtype=torch.float64))
+    worse = torch.diag(torch.tensor([1.0, 1.0, -1e-9], dtype=torch.float64))
+    _, jitter = safe_cholesky(torch.stack([singular, worse]))  # the first is mended by 1e-10
+    assert jitter == pytest.approx(1e-8 * 5.0 / 6.0)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_infinity_on_the_diagonal_is_not_a_pivot(place):
+    K = positive_definite(3)
+    K[place, place] = np.inf
+    with pytest.raises(NumericalError, match="holds 1 entries that are NaN or infinite"):
+        safe_cholesky(K)
+    with pytest.raises(NumericalError, match="holds 1 entries"):
+        safe_cholesky(torch.stack([positive_definite(3), K]))
+    L, fine = batch_cholesky(torch.stack([positive_definite(3), K]))
+    assert fine.tolist() == [True, False]
+    assert torch.equal(L[1], torch.eye(3, dtype=torch.float64))
+
+
+def test_a_batch_without_trouble_keeps_its_factors():
+    K = positive_definite(3, batch=(4,))
+    L, fine = batch_cholesky(K)
+    assert fine.all()
+    assert torch.equal(L, torch.linalg.cholesky(K))
+
+
+def test_only_the_singular_matrix_of_a_batch_gets_jitter():
+    good, singular = positive_definite(3), torch.ones(3, 3, dtype=torch.float64)
+    L, fine = batch_cholesky(torch.stack([good, singular]))
+    assert fine.tolist() == [True, True]
+    assert torch.equal(L[0], torch.linalg.cholesky(good))
+    assert torch.equal(L[1], safe_cholesky(singular)[0])
+
+
+def test_a_factor_is_extended_only_by_rows_that_keep_it_positive_definite():
+    K = positive_definite(5)
+    L = torch.linalg.cholesky(K[:3, :3])
+    extended = extended_cholesky(L, K[3:, :3], K[3:, 3:])
+    torch.testing.assert_close(extended, torch.linalg.cholesky(K))
+    assert extended_cholesky(L, K[:2, :3], 0.5 * K[:2, :2]) is None  # rows repeated, less variance
+    for bad in (np.nan, np.inf):
+        K22 = K[3:, 3:].clone()
+        K22[0, 0] = bad
+        assert extended_cholesky(L, K[3:, :3], K22) is None
+
+
+def test_batch_solve_solves_each_problem():
+    K = positive_definite(4, batch=(3,))
+    b = torch.as_tensor(np.random.default_rng(1).normal(size=(3, 4)))
+    torch.testing.assert_close(batch_solve(torch.linalg.cholesky(K), b), torch.linalg.solve(K, b))
+
+
+class TestBlocks:
+    GROUPS = (torch.tensor([0, 3]), torch.tensor([2]), torch.tensor([5, 1]), torch.tensor([4]))
+
+    @pytest.fixture
+    def blocks(self):
+        return block_inverses(positive_definite(6), list(self.GROUPS))
+
+    @pytest.fixture
+    def dense(self):
+        A, S = positive_definite(6), torch.zeros(6, 6, dtype=torch.float64)
+        for G in self.GROUPS:
+            S[G[:, None], G] = torch.linalg.inv(A[G[:, None], G])
+        return S
+
+    @pytest.mark.parametrize("shape", [(6,), (6, 3)], ids=["vector", "matrix"])
+    def test_times_what_stands_on_the_right(self, blocks, dense, shape):
+        V = torch.as_tensor(np.random.default_rng(1).normal(size=shape))
+        torch.testing.assert_close(blocks @ V, dense @ V)
+
+    def test_times_what_stands_on_the_left(self, blocks, dense):
+        A = torch.as_tensor(np.random.default_rng(1).normal(size=(4, 6)))
+        torch.testing.assert_close(blocks.left(A), A @ dense)
+
+    def test_diagonal_and_determinant(self, blocks, dense):
+        torch.testing.assert_close(blocks.diagonal(), dense.diagonal())
+        torch.testing.assert_close(blocks.logdet(), torch.logdet(dense))
+
+    def test_other_entries(self, blocks, dense):
+        scale = torch.arange(1.0, 7.0, dtype=torch.float64)
+        scaled = blocks.map(lambda G, S: scale[G][:, :, None] * S)
+        torch.testing.assert_close(scaled @ torch.eye(6).double(), scale[:, None] * dense)
+
+    def test_of_a_sum_with_a_product(self):
+        A = positive_definite(6)
+        B = torch.as_tensor(np.random.default_rng(2).normal(size=(2, 6)))
+        plus = block_inverses(A, list(self.GROUPS), plus=B)
+        whole = block_inverses(A + B.T @ B, list(self.GROUPS))
+        torch.testing.assert_close(plus.diagonal(), whole.diagonal())
+
+    def test_a_singular_block_gets_jitter_and_its_neighbours_none(self):
+        A = 2.0 * torch.eye(4, dtype=torch.float64)
+        A[:2, :2] = 1.0
+        S = block_inverses(A, [torch.tensor([0, 1]), torch.tensor([2, 3])])
+        expected = torch.linalg.inv(A[:2, :2] + 1e-10 * torch.eye(2, dtype=torch.float64))
+        torch.testing.assert_close(S.diagonal()[:2], expected.diagonal(), rtol=1e-5, atol=0.0)
+        assert S.diagonal()[2:].tolist() == pytest.approx([0.5, 0.5], rel=1e-14)

@@ -205,6 +205,40 @@ def test_a_point_that_fails_leaves_the_others_as_they_are(name, table):
     )
 
 
+@pytest.mark.parametrize(("name", "form"), [("rbf", "ard"), ("rq", "isotropic"), ("gpytorch", "")])
+def test_one_factor_a_point_is_a_dense_solve_too(name, form, table, monkeypatch):
+    # The way of a GPU, which any device can go; no point needs the safe one.
+    monkeypatch.setattr(local_gp, "_safe_predict", None)
+    kernel, complete = kernel_of(name, form), (table.near >= 0).all(1)
+    near, points = table.near[complete], table.points[complete]
+    arguments = kernel, parameters_of(kernel), table.rows, near, points
+    assert_same(local_gp._fast_predict(*arguments), loop(*arguments))
+
+
+@pytest.mark.parametrize("name", ["rbf", "gpytorch"])
+def test_one_factor_that_fails_is_made_again_with_jitter(name, table):
+    rows = table.rows
+    rows.X[1:4] = rows.X[0]
+    rows.extra.zero_()
+    near = torch.arange(7, dtype=torch.int32).repeat(3, 1)
+    near[[0, 2]] += 10
+    kernel = kernel_of(name)
+    arguments = kernel, parameters_of(kernel, noise=1e-30), rows, near, table.points[:3]
+    fast, safe = local_gp._fast_predict(*arguments), local_gp._safe_predict(*arguments)
+    for one, other in zip(fast, safe, strict=True):
+        assert one.isfinite().all()
+        torch.testing.assert_close(one[[0, 2]], other[[0, 2]], rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(one[1], other[1])
+
+
+def test_a_block_holds_as_many_points_as_its_entries_allow(table, monkeypatch):
+    monkeypatch.setattr(local_gp, "_ENTRIES", {"cpu": 640})
+    monkeypatch.setattr(local_gp, "_GRAPH_ENTRIES", 128)
+    assert local_gp._block(kernel_of("rbf"), table.rows, 7) == 10  # of (7 + 1)^2 entries each
+    assert local_gp._block(kernel_of("gpytorch"), table.rows, 7) == 2
+    assert local_gp._block(kernel_of("rbf"), table.rows, 100) == 1
+
+
 def test_variance_is_never_negative(table):
     kernel, rows = kernel_of("rbf", "isotropic"), table.rows
     rows.extra.zero_()
@@ -402,6 +436,22 @@ def test_density_is_the_sum_over_its_rows(name, table):
     value, gradient = density(kernel, parameters, table)
     assert value == pytest.approx(parts[0][0] + parts[1][0], rel=1e-12)
     np.testing.assert_allclose(gradient, parts[0][1] + parts[1][1], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("grouped", [False, True], ids=["weight one", "groups"])
+@pytest.mark.parametrize("name", ["rbf", "rq", "gpytorch"])
+def test_density_equals_that_of_all_copies_where_a_row_is_left_out_whole(name, grouped, table):
+    kernel, n = kernel_of(name), len(table.rows)
+    c = torch.full((n,), 3.0 if grouped else 1.0, dtype=torch.float64)
+    q = torch.linspace(0.1, 2.0, n, dtype=torch.float64)  # of copies that differ
+    rows = replace(table.rows, c=c, q=q, groups=torch.arange(n) if grouped else None)
+    parameters, own = parameters_of(kernel), table.batch
+    mean, variance = local_predict(kernel, parameters, rows, table.near, rows.X[own])
+    V = variance + NOISE + rows.extra[own]
+    Q = c[own] * (rows.t[own] - mean).square() + q[own]
+    expected = 0.5 * (Q / V + c[own] * (V.log() + math.log(2 * math.pi))).sum()
+    value, _ = local_density(kernel, parameters, rows, own, table.near)
+    assert value == pytest.approx(float(expected), rel=1e-10)
 
 
 def test_density_of_a_matrix_that_cannot_be_factorised_is_an_error(table):

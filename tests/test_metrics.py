@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from twostagegp import metrics
+from twostagegp.errors import InputError
 
 
 @pytest.fixture
@@ -329,3 +330,63 @@ def test_bad_input_is_named(name, y, mean, std, message):
 def test_bad_calls_are_explained(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+# --- what is refused, and what is just allowed ---------------------------------------------------
+
+
+def refused(of, *args, match, **options):
+    with pytest.raises(InputError, match=match):
+        of(*args, **options)
+
+
+def test_asymmetry_is_relative_to_the_largest_entry():
+    C = np.array([[1e6, 1e-5], [0.0, 1e6]])
+    assert np.isfinite(metrics.joint_nll([0.0, 0.0], [0.0, 0.0], C))
+    refused(metrics.joint_nll, [0.0, 0.0], [0.0, 0.0], C / 1e6 + [[0, 1e-3], [0, 0]], match="symm")
+
+
+def test_half_a_distribution_is_refused():
+    refused(metrics.qice, [0.0], [0.0], match="y, mean and std")
+    refused(metrics.qice, [0.0], std=[1.0], match="y, mean and std")
+    refused(metrics.qice, pit=[0.5], std=[1.0], match="not both")
+    refused(metrics.qice, pit=[0.5], mean=[1.0], match="not both")
+    for of in (metrics.coverage, metrics.interval_width):
+        refused(of, [0.0], [0.0], match="mean and std are needed")
+        refused(of, [0.0], std=[1.0], match="mean and std are needed")
+        refused(of, [0.0], [0.0], interval=[[0.0, 1.0]], match="not both")
+        refused(of, [0.0], std=[1.0], interval=[[0.0, 1.0]], match="not both")
+
+
+def test_the_row_at_fault_is_named():
+    refused(metrics.randomised_pit, [0.1, 0.5, 0.5], [0.2, 0.5, 0.4], match=r"lower\[2\] = 0.5 exc")
+    refused(metrics.coverage, [0, 0, 0], interval=[[0, 1], [1, 1], [2, 1]], match=r"interval\[2\]")
+    refused(metrics.nlpd, [0, 0, 0], [0, 0, 0], [1.0, 0.0, -1.0], match=r"std\[1\] = 0.0")
+
+
+def test_an_interval_may_be_a_point_and_its_ends_belong_to_it():
+    assert metrics.coverage([1.0, 2.0], interval=[[1.0, 1.0], [2.0, 3.0]]) == 1.0
+    assert metrics.coverage([1.0, 3.0], interval=[[1.1, 1.1], [2.0, 3.0]]) == 0.5
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, 1.5])
+def test_levels_outside_of_the_unit_interval_are_refused(level):
+    refused(metrics.coverage, [0.0], [0.0], [1.0], level=level, match="level")
+    refused(metrics.pinball, [0.0], [[0.0, 1.0]], [0.5, level], match="levels")
+    refused(metrics.hc_rmse, [0.0], [0.0], [1.0], q=level, match="q must")
+
+
+def test_levels_that_are_not_midpoints_are_refused():
+    levels = (np.arange(3) + 0.5) / 3
+    quantiles = np.zeros((1, 3))
+    assert metrics.crps_from_quantiles([0.0], quantiles, levels + 3e-4) == 0.0
+    refused(metrics.crps_from_quantiles, [0.0], quantiles, levels + 5e-4, match="midpoints")
+
+
+def test_the_floor_of_no_bins_is_refused():
+    refused(metrics.qice_floor, 100, 0, match="n_bins")
+
+
+def test_a_tenth_of_the_rows_are_the_certain_ones(gaussian):
+    for of in (metrics.hc_rmse, metrics.lc_rmse):
+        assert of(*gaussian) == of(*gaussian, q=0.1) != of(*gaussian, q=0.2)

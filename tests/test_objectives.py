@@ -342,3 +342,47 @@ def test_derivative_with_respect_to_the_matrix_is_symmetric(objective, grouped):
     f, s = ExactPosterior(KERNEL, PARAMETERS, of.rows).factored()
     W = of._objective(f, s).W
     torch.testing.assert_close(W, W.T)
+
+
+# --- rows that all stand for themselves ----------------------------------------------------------
+
+
+class NotPlain(Rows):
+    """Rows that go through the forms for weights, whatever theirs are."""
+
+    plain = False
+
+
+def factored(rows):
+    f, s = ExactPosterior(KERNEL, PARAMETERS, rows).factored()
+    return f, rows, s
+
+
+@pytest.mark.parametrize("of", [objectives.nll, objectives.loo_density])
+def test_the_plain_form_is_the_general_one(of):
+    rng = np.random.default_rng(5)
+    one = torch.ones(9, dtype=torch.float64)
+    X, t = torch.as_tensor(rng.normal(size=(9, 2))), torch.as_tensor(rng.normal(size=9))
+    extra = torch.as_tensor(rng.uniform(0.0, 0.3, size=9))
+    rows = Rows(X, t, one, 0 * one, extra)
+    assert rows.plain
+    plain = of(*factored(rows))
+    general = of(*factored(NotPlain(X, t, one, 0 * one, extra)))
+    assert plain.value == pytest.approx(general.value, rel=1e-12)
+    torch.testing.assert_close(plain.W, general.W)
+    torch.testing.assert_close(plain.g, general.g)
+    assert not plain.g.any()
+
+
+def test_copies_whose_weights_sum_to_one_are_left_out_whole():
+    rng = np.random.default_rng(5)
+    one = torch.ones(6, dtype=torch.float64)
+    X, t = torch.as_tensor(rng.normal(size=(6, 2))), torch.as_tensor(rng.normal(size=6))
+    q = torch.as_tensor(rng.uniform(size=6))  # of two halves that differ
+    f, rows, s = factored(Rows(X, t, one, q, 0 * one))
+    held = objectives.heldout(f, rows, s)
+    assert torch.equal(held.slope, one)
+    v = 1.0 / f.kappa
+    density = (f.alpha / f.kappa).square() / v + q / v + v.log() + np.log(2 * np.pi)
+    found = objectives.loo_density(f, rows, s).value
+    assert found == pytest.approx(0.5 * float(density.sum()), rel=1e-12)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twostagegp.rows import Rows, merge_rows
+from twostagegp.rows import Rows, lexicographic, merge_rows
 
 MERGED = ("X", "t", "c", "q", "extra", "groups")
 
@@ -150,3 +150,73 @@ def test_with_target_keeps_the_sum_of_squares_unless_told():
     t, q = torch.zeros(len(rows)).double(), torch.ones(len(rows)).double()
     assert rows.with_target(t).q is rows.q
     assert rows.with_target(t, q).q is q
+
+
+def test_exact_copies_count_once_and_others_stay():
+    one = torch.ones(6, dtype=torch.float64)
+    c = torch.tensor([1.0, 2.0, 2.0, 0.5, 3.0, 3.0], dtype=torch.float64)
+    q = torch.tensor([0.0, 0.0, 1e-3, 0.0, 2.9e-20, 3.1e-20], dtype=torch.float64)
+    rows = Rows(one[:, None], one, c, q, one)
+    assert rows.counting_copies_once().c.tolist() == [1.0, 1.0, 2.0, 0.5, 1.0, 3.0]
+    assert rows.c is c
+
+
+def test_rows_are_plain_without_repeats_and_weights():
+    one, zero = torch.ones(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+    light = torch.tensor([1.0, 0.5, 1.0], dtype=torch.float64)
+    assert Rows(one[:, None], one, one, zero, zero).plain
+    assert not Rows(one[:, None], one, light, zero, zero).plain
+    assert not Rows(one[:, None], one, one, light - 0.5, zero).plain
+
+
+def test_residuals_of_merged_rows_go_back_to_the_table():
+    X, y, rng = table(5)
+    merged = merge_rows(X, y)
+    np.testing.assert_allclose(merged.y, y, rtol=1e-14)
+    residual, slope = rng.normal(size=(2, len(merged.c)))
+    found = merged.unmerge(residual, slope)
+    for i, j in enumerate(merged.inverse):
+        assert found[i] == pytest.approx(residual[j] + slope[j] * (y[i] - merged.t[j]))
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_some_merged_rows_keep_the_rows_that_they_stand_for(grouped):
+    X, y, rng = table(6)
+    groups = rng.integers(0, 2, size=len(y)) if grouped else None
+    merged = merge_rows(X, y, rng.uniform(0.5, 2.0, len(y)), rng.integers(0, 2, len(y)) / 3, groups)
+    index = np.array([5, 0, 3])
+    theirs = np.flatnonzero(np.isin(merged.inverse, index))
+    np.testing.assert_array_equal(merged.rows_of(index), theirs)
+    part = merged.subset(index)
+    for name in MERGED if grouped else MERGED[:-1]:
+        np.testing.assert_array_equal(getattr(part, name), getattr(merged, name)[index])
+    assert (part.groups is None) == (not grouped)
+    np.testing.assert_array_equal(index[part.inverse], merged.inverse[theirs])
+    np.testing.assert_array_equal(part.deviation, merged.deviation[theirs])
+    np.testing.assert_array_equal(part.weight, merged.weight[theirs])
+    np.testing.assert_allclose(part.y, y[theirs], rtol=1e-14)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+@pytest.mark.parametrize("ties", [0, 2, 5, 30])
+def test_rows_are_sorted_by_one_column_after_the_other(d, ties):
+    rng = np.random.default_rng(ties)
+    key = rng.normal(size=(60, d))
+    key[1 : ties + 1, 0] = key[0, 0]  # runs of ties, in the middle
+    key[-1, 0] = key[-2, 0] = key[:, 0].max()  # and at the end
+    key[3, 1:] = key[4, 1:]
+    np.testing.assert_array_equal(lexicographic(key), np.lexsort(key.T[::-1]))
+
+
+@pytest.mark.parametrize("weight", [(0.5, 2.0), (1.0, 3.0), (2.0, 2.0)])
+def test_weights_of_distinct_rows_are_kept(weight):
+    X, y = np.array([[2.0], [1.0]]), np.array([3.0, 4.0])
+    merged = merge_rows(X, y, np.array(weight))
+    assert merged.c.tolist() == list(weight[::-1])
+    assert merged.t.tolist() == [4.0, 3.0]
+    assert merged.q.tolist() == [0.0, 0.0]
+
+
+def test_without_known_noise_there_is_none():
+    X, y, _ = table(7)
+    assert not merge_rows(X, y).extra.any()

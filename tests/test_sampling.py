@@ -429,3 +429,27 @@ def test_the_two_kinds_of_subsample_differ_in_their_spread():
 def test_an_unknown_kind_of_subsample_is_refused():
     with pytest.raises(InputError, match=r"sampling='grid': use 'fps' or 'random'"):
         draw_subsamples(table(5, 2), 2, 2, "grid", np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("first", [None, 3])
+def test_both_ways_never_choose_a_row_twice_where_rows_repeat(first):
+    X = np.repeat(np.random.default_rng(0).normal(size=(4, 2)), 3, axis=0)
+    chosen = sampling._choose_on_gpu(torch.as_tensor(X), 12, first)
+    assert sorted(chosen.tolist()) == list(range(12))
+    np.testing.assert_array_equal(chosen, sampling._choose_on_cpu(X, 12, first))
+
+
+def test_arrays_that_torch_does_not_share_become_tensors():
+    X = np.arange(6.0).reshape(3, 2)[::-1]
+    X.flags.writeable = False
+    cpu = torch.device("cpu")
+    assert sampling._as_tensor(X, cpu).tolist() == X.tolist()
+    tensor = torch.ones(2, 2)
+    assert sampling._as_tensor(tensor, cpu) is tensor
+
+
+def test_as_many_rows_as_there_are_come_in_random_order():
+    X = np.arange(8.0)[:, None]
+    orders = [random_spread(X, 8, np.random.default_rng(seed)).tolist() for seed in range(3)]
+    assert all(sorted(order) == list(range(8)) for order in orders)
+    assert orders[0] == np.random.default_rng(0).permutation(8).tolist()

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from twostagegp import shape as shape_module
 from twostagegp.crossfit import assign_folds
 from twostagegp.shape import (
     DEGREES,
     GAUSSIAN,
     MAKERS,
+    Shape,
     bin_edges,
     choose_shape,
     crps,
@@ -53,19 +55,26 @@ def made(maker, law, n, seed=0):
 
 
 SHAPES = {
-    "gaussian": GAUSSIAN,
-    "student-3": made(student_shape, heavy, 4000),
-    "student-200": made(student_shape, normal, 300),
-    "empirical-normal": made(empirical_shape, normal, 500),
-    "empirical-skewed": made(empirical_shape, skewed, 5000),
-    "empirical-bimodal": made(empirical_shape, bimodal, 2000),
-    "empirical-heavy": made(empirical_shape, heavy, 3000),
-    "empirical-atoms": made(empirical_shape, atoms, 300),
-    "empirical-of-3": made(empirical_shape, normal, 3),
-    "empirical-on-the-floor": empirical_shape(z_scores(skewed, 3000), np.ones(3000), 0.2),
-    "empirical-of-equal": empirical_shape(np.ones(40), np.ones(40)),
+    "gaussian": lambda: GAUSSIAN,
+    "student-3": lambda: made(student_shape, heavy, 4000),
+    "student-200": lambda: made(student_shape, normal, 300),
+    "empirical-normal": lambda: made(empirical_shape, normal, 500),
+    "empirical-skewed": lambda: made(empirical_shape, skewed, 5000),
+    "empirical-bimodal": lambda: made(empirical_shape, bimodal, 2000),
+    "empirical-heavy": lambda: made(empirical_shape, heavy, 3000),
+    "empirical-atoms": lambda: made(empirical_shape, atoms, 300),
+    "empirical-of-3": lambda: made(empirical_shape, normal, 3),
+    "empirical-on-the-floor": lambda: empirical_shape(z_scores(skewed, 3000), np.ones(3000), 0.2),
+    "empirical-of-equal": lambda: empirical_shape(np.ones(40), np.ones(40)),
 }
-each_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+
+
+@pytest.fixture(scope="module")
+def shape(request):
+    return SHAPES[request.param]()
+
+
+each_shape = pytest.mark.parametrize("shape", SHAPES, indirect=True)
 each_maker = pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS.keys())
 
 
@@ -137,11 +146,34 @@ class TestLaw:
         assert np.isfinite(density).all()
         assert (density < -8.0).all()
 
+    def test_a_mixture_is_the_sum_of_its_components(self):
+        q, h, p = np.array([-1.0, 0.4]), np.array([0.3, 0.8]), np.array([0.25, 0.75])
+        law = Shape("empirical", q, h, p, tail=0.2, degrees=5.0)
+        z, scale = np.linspace(-3, 3, 7), math.sqrt(3 / 5)
+        tail = stats.t(5.0, scale=scale)
+        body = p * stats.norm.pdf(z[:, None], q, h)
+        expected = 0.8 * body.sum(1) + 0.2 * tail.pdf(z)
+        np.testing.assert_allclose(law.logpdf(z), np.log(expected), rtol=1e-12)
+        body = p * stats.norm.cdf(z[:, None], q, h)
+        np.testing.assert_allclose(law.cdf(z), 0.8 * body.sum(1) + 0.2 * tail.cdf(z), rtol=1e-12)
+        assert law.mean == pytest.approx(0.8 * (p @ q))
+        levels = np.array([1e-12, 0.3, 0.5, 0.8])
+        np.testing.assert_allclose(law.cdf(law.ppf(levels)), levels, rtol=1e-9)
+        mirror = replace(law, centres=-q)
+        upper = 1.0 - np.array([1e-12, 1e-6])
+        np.testing.assert_allclose(mirror.cdf(-law.ppf(upper)), 1.0 - upper, rtol=1e-9)
+
+    def test_many_values_are_compared_with_one_component_after_the_other(self, monkeypatch):
+        law, z = made(empirical_shape, skewed, 60), np.linspace(-3, 3, 12).reshape(3, 4)
+        expected = law.cdf(z)
+        monkeypatch.setattr(shape_module, "_FEW", 11)
+        np.testing.assert_allclose(law.cdf(z), expected, rtol=1e-12)
+
     def test_the_gaussian_and_t_are_what_they_are_called(self):
         z = np.linspace(-5, 5, 11)
         np.testing.assert_allclose(GAUSSIAN.cdf(z), stats.norm.cdf(z))
         np.testing.assert_allclose(GAUSSIAN.logpdf(z), stats.norm.logpdf(z))
-        shape = SHAPES["student-3"]
+        shape = SHAPES["student-3"]()
         scale = math.sqrt((shape.degrees - 2.0) / shape.degrees)
         law = stats.t(shape.degrees, scale=scale)
         assert law.var() == pytest.approx(1.0)
@@ -239,6 +271,49 @@ class TestMakers:
         assert np.isfinite(shape.logpdf([z[0] / 1e4, 10.0, 1e4])).all()
         assert (np.diff(shape.ppf(np.linspace(0.001, 0.999, 99))) > 0.0).all()
 
+    @pytest.mark.parametrize("moment", [1.0, 0.4])
+    def test_the_empirical_law_from_its_definition(self, moment):
+        n, rng = 40, np.random.default_rng(2)
+        z = np.sort(skewed(n, rng))
+        shape = empirical_shape(rng.permutation(z), np.ones(n), moment)
+        z = z * math.sqrt(moment / np.mean(z**2))
+        # 40 / 3 makes 13 bins, and none of fewer than three rows at the ends.
+        q = np.repeat(z, 13).reshape(13, 40).mean(1)
+        low, high = np.interp([0.25, 0.75], (np.arange(n) + 0.5) / n, z)
+        spread = min(math.sqrt(moment), (high - low) / 1.349)
+        h = np.maximum(0.45 * spread * n**-0.2, 0.75 * np.gradient(q))
+        scale = math.sqrt(moment / np.mean(q**2 + h**2))
+        np.testing.assert_allclose(shape.centres[:13], scale * q, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(shape.widths[:13], scale * h, rtol=1e-9)
+        assert shape.tail == pytest.approx(5 / 45)
+        alike = student_shape(z, np.ones(n), moment).degrees
+        assert shape.degrees == pytest.approx(alike, rel=1e-4)
+        if moment == 1.0:
+            np.testing.assert_allclose(shape.shares, np.full(13, 1 / 13))
+            return
+        # The rest of the second moment: a share of 1/9 with this variance.
+        np.testing.assert_allclose(shape.shares, np.append(np.full(13, 8 / 9 / 13), 1 / 9))
+        assert shape.centres[-1] == 0.0
+        assert shape.widths[-1] ** 2 == pytest.approx((1 - 8 / 9 * moment) / (1 / 9))
+
+    def test_equal_z_scores_have_the_least_bandwidth(self):
+        shape = empirical_shape(np.ones(40), np.ones(40))
+        np.testing.assert_allclose(shape.widths, 1e-6, rtol=1e-9)
+
+    def test_the_edges_of_a_thousand_rows(self):
+        # A hundredth each; 0.005 is five rows, and 0.0025 would be fewer than three.
+        expected = np.concatenate([[0, 0.005], np.arange(1, 100) / 100, [0.995, 1]])
+        np.testing.assert_allclose(bin_edges(1000.0), expected)
+        finer = [0, 0.00125, 0.0025, 0.005]
+        np.testing.assert_allclose(bin_edges(2400.0)[:5], [*finer, 0.01])  # 0.00125 is three rows
+        np.testing.assert_allclose(bin_edges(2.0), [0, 0.5, 1])
+
+    def test_degrees_of_freedom_have_bounds(self):
+        outlier = np.append(np.full(50, 1e-3), 1.0)
+        assert student_shape(outlier, np.ones(51)).degrees == pytest.approx(2.5, rel=1e-4)
+        two = np.tile([-1.0, 1.0], 30)
+        assert student_shape(two, np.ones(60)).degrees == pytest.approx(200.0, rel=1e-3)
+
     @pytest.mark.parametrize("n", [0.3, 2.0, 12.0, 299.0, 12_345.0, 1e6])
     def test_bins(self, n):
         edges = bin_edges(n)
@@ -261,6 +336,41 @@ class TestChoice:
         z = np.linspace(-4, 4, 81)
         closed = z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - 1 / math.sqrt(math.pi)
         np.testing.assert_allclose(crps(GAUSSIAN, z), closed, atol=0.025)
+
+    def test_the_score_is_the_mean_pinball_loss_of_99_quantiles(self):
+        shape, z = made(student_shape, heavy, 200), np.array([-3.0, -0.2, 0.0, 1.1])
+        levels = np.arange(1, 100) / 100
+        q = shape.ppf(levels)
+        for value, score in zip(z, crps(shape, z), strict=True):
+            losses = np.maximum(levels * (value - q), (levels - 1.0) * (value - q))
+            assert score == pytest.approx(2.0 * losses.mean(), rel=1e-12)
+
+    @pytest.mark.parametrize(("law", "moment"), [(skewed, 1.0), (normal, 0.5), (heavy, 1.0)])
+    def test_the_choice_from_its_definition(self, law, moment):
+        z, folds = z_scores(law, 60, seed=3), np.arange(60) % 2
+        weight = np.random.default_rng(0).uniform(0.5, 2.0, size=60)
+        shape, scores = choose_shape(z, weight, folds, moment)
+        losses = {name: np.empty(60) for name in MAKERS}
+        for i in range(2):
+            out = folds == i
+            for name, make in MAKERS.items():
+                losses[name][out] = crps(make(z[~out], weight[~out], moment), z[out])
+        assert scores == pytest.approx(
+            {name: np.average(loss, weights=weight) for name, loss in losses.items()}
+        )
+        best = "gaussian"
+        for name in ("student", "empirical"):
+            d = losses[name] - losses[best]
+            gain = np.average(d, weights=weight)
+            variance = np.average((d - gain) ** 2, weights=weight)
+            best = name if gain < -math.sqrt(variance / weight.sum()) else best
+        assert shape.name == best
+        np.testing.assert_array_equal(shape.ppf(0.3), MAKERS[best](z, weight, moment).ppf(0.3))
+
+    def test_thirty_rows_are_enough_for_an_empirical_shape(self):
+        z, folds = z_scores(bimodal, 30), np.arange(30) % 2
+        assert "empirical" in choose_shape(z, np.ones(30), folds)[1]
+        assert "empirical" not in choose_shape(z, np.full(30, 0.99), folds)[1]
 
     def test_gaussian_z_scores_are_gaussian(self):
         names = [self.choose(z_scores(normal, 300, seed))[0].name for seed in range(5)]

@@ -133,3 +133,9 @@ def test_a_single_fold_falls_back_on_its_own_weights():
     E = residuals(8)
     expected = E @ simplex_weights(E)
     np.testing.assert_allclose(crossfitted_residuals(E, np.zeros(60, dtype=np.int64)), expected)
+
+
+def test_the_default_ridge_is_the_one_of_the_documentation():
+    E = np.random.default_rng(1).normal(size=(30, 3)) * [1.0, 1.1, 1.3]
+    np.testing.assert_array_equal(simplex_weights(E), simplex_weights(E, ridge=0.03))
+    assert not np.allclose(simplex_weights(E), simplex_weights(E, ridge=0.06), rtol=1e-3)

@@ -1,8 +1,9 @@
 """Optimisers against their references, bounds, failures on the way, and the options object."""
 
+import inspect
 import math
 import pickle
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, asdict, replace
 
 import gpytorch
 import numpy as np
@@ -13,9 +14,18 @@ from sklearn.base import BaseEstimator, clone
 from twostagegp.engines.exact import ExactPosterior
 from twostagegp.errors import InputError, NumericalError
 from twostagegp.kernels import NamedKernel, WrappedKernel
-from twostagegp.objectives import nll
+from twostagegp.objectives import heldout_variance, loo_density, nll
 from twostagegp.rows import Rows
-from twostagegp.training import Problem, Training, improve, minimise
+from twostagegp.training import (
+    Problem,
+    Training,
+    _bfgs_update,
+    _cosine,
+    _SoftplusSpace,
+    descend,
+    improve,
+    minimise,
+)
 
 
 def sine_rows(n=40, noise=0.2, seed=0):
@@ -54,6 +64,27 @@ class Bowl:
         value = self.value(z)
         (gradient,) = torch.autograd.grad(value, z)
         return float(value.detach()), gradient.numpy()
+
+
+class Quadratic:
+    """(x - best)' A (x - best) / 2 with bounds, where steps can be told in advance."""
+
+    A = np.array([[2.0, 0.5], [0.5, 1.0]])
+
+    def __init__(self, best=(0.3, -0.2), bounds=((-9.0, 9.0), (-9.0, 9.0)), holes=()):
+        self.best, self._bounds, self.holes = np.array(best), list(bounds), holes
+        self.evaluations, self.jitter, self.visited = 0, 0.0, []
+
+    def bounds(self):
+        return self._bounds
+
+    def __call__(self, x):
+        self.evaluations += 1
+        self.visited.append(x.copy())
+        if self.evaluations in self.holes:
+            raise NumericalError("not positive definite")
+        d = x - self.best
+        return 0.5 * float(d @ self.A @ d), self.A @ d
 
 
 # --- L-BFGS --------------------------------------------------------------------------------------
@@ -114,6 +145,20 @@ def test_a_failure_on_the_way_does_not_end_the_fit():
 def test_a_failure_at_the_start_is_raised():
     with pytest.raises(NumericalError):
         minimise(Bowl(fails_beyond=1.0))
+
+
+def test_a_place_that_fails_is_never_the_answer():
+    problem = Quadratic(holes=(2,))
+    fitted = minimise(problem, np.zeros(2), tolerance=1e-9)
+    np.testing.assert_allclose(fitted.parameters, problem.best, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"steps": 0}, {"steps": 1}], ids=["no step", "one step"])
+def test_the_gradients_norm_is_its_largest_entry(options):
+    problem = Quadratic(best=(3.0, 0.1))
+    fitted = minimise(problem, np.zeros(2), **options)
+    slope = Quadratic.A @ (fitted.parameters - problem.best)
+    assert fitted.gradient_norm == pytest.approx(np.abs(slope).max(), rel=1e-9)
 
 
 # --- Adam and AdamW ------------------------------------------------------------------------------
@@ -177,6 +222,9 @@ def test_value_and_gradient_norm_belong_to_the_last_iterate():
     problem = Problem(NamedKernel("rbf", 1), sine_rows())
     fitted = minimise(problem, optimizer="adam", steps=5)
     assert fitted.value == pytest.approx(problem(fitted.parameters)[0], rel=1e-12)
+    space = _SoftplusSpace(problem)
+    slope = space(space.to_raw(fitted.parameters))[1]
+    assert fitted.gradient_norm == pytest.approx(np.abs(slope).max(), rel=1e-6)
 
 
 # --- a few steps with a known curvature ----------------------------------------------------------
@@ -212,7 +260,162 @@ def test_improve_stays_within_bounds():
     assert np.abs(bowl.visited).max() <= 0.2
 
 
+def test_the_exact_curvature_needs_one_step():
+    problem = Quadratic()
+    fitted = improve(problem, np.zeros(2), np.linalg.inv(Quadratic.A), evaluations=9)
+    np.testing.assert_allclose(fitted.parameters, problem.best, atol=1e-12)
+    assert fitted.evaluations == problem.evaluations == 2
+    assert fitted.value == pytest.approx(0.0, abs=1e-20)
+    assert fitted.gradient_norm == pytest.approx(0.0, abs=1e-12)
+
+
+def test_one_evaluation_is_the_start_itself():
+    problem = Quadratic()
+    fitted = improve(problem, np.ones(2), np.eye(2), evaluations=1)
+    assert problem.evaluations == 1
+    assert fitted.parameters.tolist() == [1.0, 1.0]
+    assert fitted.gradient_norm == pytest.approx(np.abs(Quadratic.A @ [0.7, 1.2]).max())
+
+
+def test_a_step_changes_no_parameter_by_more_than_one():
+    problem = Quadratic(best=(5.0, -2.5))
+    improve(problem, np.zeros(2), np.linalg.inv(Quadratic.A), evaluations=2)
+    np.testing.assert_allclose(problem.visited[1], [1.0, -0.5])
+
+
+@pytest.mark.parametrize("holes", [(), (2, 3)], ids=["too long", "not factorised"])
+def test_a_failed_step_is_tried_again_at_three_tenths(holes):
+    problem, size = Quadratic(best=(0.05, -0.03), holes=holes), 1.0 if holes else 50.0
+    improve(problem, np.zeros(2), size * np.linalg.inv(Quadratic.A), evaluations=4)
+    first, second, third = problem.visited[1:4]
+    np.testing.assert_allclose(second, 0.3 * first)
+    np.testing.assert_allclose(third, 0.09 * first)
+
+
+def test_after_a_step_that_works_the_length_is_full_again():
+    problem = Quadratic(best=(5.0, -2.5), holes=(2,))
+    improve(problem, np.zeros(2), np.linalg.inv(Quadratic.A), evaluations=4)
+    np.testing.assert_allclose(problem.visited[2], [0.3, -0.15])
+    np.testing.assert_allclose(problem.visited[3], [1.3, -0.65])
+
+
+def test_a_curvature_that_points_uphill_is_forgotten():
+    problem = Quadratic()
+    improve(problem, np.zeros(2), -np.eye(2), evaluations=2)
+    np.testing.assert_allclose(problem.visited[1], Quadratic.A @ problem.best)
+
+
+@pytest.mark.parametrize("side", [-1.0, 1.0])
+def test_a_parameter_at_its_bound_that_would_leave_it_is_not_moved(side):
+    bounds = [(-9.0, 0.0), (-9.0, 9.0)] if side > 0 else [(0.0, 9.0), (-9.0, 9.0)]
+    problem = Quadratic(best=(0.3 * side, 0.0), bounds=bounds)
+    fitted = improve(problem, np.zeros(2), np.eye(2), evaluations=30, tolerance=1e-9)
+    expected = 0.3 * side * Quadratic.A[1, 0] / Quadratic.A[1, 1]  # the minimum along the bound
+    np.testing.assert_allclose(fitted.parameters, [0.0, expected], atol=1e-6)
+    assert problem.evaluations < 12
+
+
+@pytest.mark.parametrize("side", [-1.0, 1.0])
+def test_a_parameter_at_its_bound_that_would_come_back_is_moved(side):
+    bounds = [(-9.0, 0.0), (-9.0, 9.0)] if side < 0 else [(0.0, 9.0), (-9.0, 9.0)]
+    problem = Quadratic(best=(0.3 * side, 0.0), bounds=bounds)
+    fitted = improve(problem, np.zeros(2), np.linalg.inv(Quadratic.A), evaluations=5)
+    np.testing.assert_allclose(fitted.parameters, problem.best, atol=1e-12)
+
+
+def test_a_step_teaches_the_curvature():
+    problem = Quadratic()
+    fitted = improve(problem, np.zeros(2), 0.3 * np.eye(2), evaluations=2)
+    assert fitted.evaluations == 2
+    step = problem.visited[1] - problem.visited[0]
+    np.testing.assert_allclose(fitted.inverse_hessian @ (Quadratic.A @ step), step, rtol=1e-12)
+    assert improve(problem, np.zeros(2), np.eye(2), evaluations=3).evaluations == 3
+
+
+def test_improve_ends_where_the_gradient_is_within_the_tolerance():
+    problem = Quadratic()
+    near = problem.best + np.array([1e-3, 0.0])
+    improve(problem, near, np.eye(2), evaluations=9, tolerance=2.1e-3)
+    assert problem.evaluations == 1
+    improve(problem, near, np.eye(2), evaluations=2, tolerance=1.9e-3)
+    assert problem.evaluations == 3
+
+
+def test_improve_ends_where_a_step_gains_next_to_nothing():
+    problem = Quadratic()
+    near = problem.best + np.array([1e-4, 0.0])  # 1e-8 above the best
+    improve(problem, near, 1e-3 * np.eye(2), evaluations=9, tolerance=1e-5)
+    assert problem.evaluations == 2
+
+
+def test_an_update_keeps_the_curvature_that_was_seen():
+    rng = np.random.default_rng(0)
+    B = rng.normal(size=(3, 3))
+    H, s = B @ B.T + np.eye(3), rng.normal(size=3)
+    y = (np.diag([1.0, 2.0, 3.0])) @ s
+    new = _bfgs_update(H, s, y)
+    np.testing.assert_allclose(new @ y, s, rtol=1e-12)  # the secant equation
+    np.testing.assert_allclose(new, new.T)
+    assert np.linalg.eigvalsh(new).min() > 0.0
+    along = np.cross(s, [1.0, 0.0, 0.0])  # no part in s: only y and H make its entry
+    gone = along - (along @ s) / (s @ y) * y
+    assert along @ new @ along == pytest.approx(gone @ H @ gone + (along @ s) ** 2 / (s @ y))
+    assert _bfgs_update(H, s, -y) is H
+    assert _bfgs_update(H, s, 0.0 * y) is H
+
+
+def test_a_known_curvature_is_used_and_its_absence_is_not_an_error():
+    H = np.linalg.inv(Quadratic.A)
+    known, unknown, afresh = Quadratic(), Quadratic(), Bowl()
+    np.testing.assert_allclose(descend(known, np.zeros(2), H, 9, 1e-8).parameters, known.best)
+    assert known.evaluations == 2
+    found = descend(unknown, np.zeros(2), None, 50, 1e-10)
+    np.testing.assert_allclose(found.parameters, unknown.best, atol=1e-6)
+    assert unknown.evaluations > 2
+    assert descend(afresh, None, np.eye(3), 50, 1e-10).gradient_norm < 1e-4
+
+
+def test_the_cosine_falls_from_the_rate_to_zero_and_begins_again():
+    rate = _cosine(0.4, 8)
+    assert rate(0) == rate(8) == 0.4
+    assert rate(4) == pytest.approx(0.2)
+    assert rate(2) == rate(10) == pytest.approx(0.2 * (1 + math.sqrt(0.5)))
+
+
+def test_raw_parameters_go_there_and_back_and_have_the_slope_of_finite_differences():
+    problem = Problem(NamedKernel("rbf", 1), sine_rows(12), noise_floor=1e-3)
+    space = _SoftplusSpace(problem)
+    raw = np.array([0.7, -0.4, -3.0])
+    softplus = np.log1p(np.exp(raw))
+    np.testing.assert_allclose(np.exp(space.to_log(raw)), softplus + space.offset)
+    np.testing.assert_array_equal(space.offset, [0.0, 0.0, 1e-3])
+    np.testing.assert_allclose(space.to_raw(space.to_log(raw)), raw, rtol=1e-9)
+    assert np.isfinite(space.to_raw(np.array([0.0, 0.0, math.log(1e-3)]))).all()
+    _, gradient = space(raw)
+    for j, h in enumerate(1e-5 * np.eye(3)):
+        slope = (space(raw + h)[0] - space(raw - h)[0]) / 2e-5
+        assert gradient[j] == pytest.approx(slope, rel=1e-6)
+
+
+@pytest.mark.parametrize(("floor", "least"), [(1e-8, 1e-4), (0.01, 0.01)])
+def test_raw_noise_has_gpytorchs_floor_or_a_higher_one(floor, least):
+    space = _SoftplusSpace(Problem(NamedKernel("rbf", 1), sine_rows(12), noise_floor=floor))
+    assert math.exp(space.to_log(np.full(3, -60.0))[-1]) == pytest.approx(least)
+
+
 # --- bounds --------------------------------------------------------------------------------------
+
+
+def test_bounds_and_start_of_the_noise():
+    def noise(floor):
+        problem = Problem(NamedKernel("rbf", 1), sine_rows(12), noise_floor=floor)
+        return np.exp([problem.start()[-1], *problem.bounds()[-1]])
+
+    np.testing.assert_allclose(noise(1e-8), [0.05, 1e-8, 100.0])
+    standard = Problem(NamedKernel("rbf", 1), sine_rows(12)).bounds()[-1]
+    assert standard == pytest.approx((math.log(1e-8), math.log(1e2)))
+    np.testing.assert_allclose(noise(0.1), [0.2, 0.1, 100.0])
+    np.testing.assert_allclose(noise(80.0), [160.0, 80.0, 80.0 * math.e])
 
 
 def test_no_evaluation_leaves_the_bounds():
@@ -247,6 +450,39 @@ def test_value_is_the_objective_over_the_number_of_rows_before_merging():
     posterior = ExactPosterior(problem.kernel, problem.start(), rows)
     f, s = posterior.factored()
     assert problem(problem.start())[0] == pytest.approx(nll(f, rows, s).value / 55)
+
+
+@pytest.mark.parametrize("objective", ["nll", "loo", "heldout"])
+def test_known_noise_and_weights_are_in_the_value_and_the_gradient(objective):
+    rng = np.random.default_rng(1)
+    rows = replace(
+        sine_rows(n=8),
+        c=torch.as_tensor(rng.choice([0.5, 1.0, 3.0], size=8)),
+        q=torch.as_tensor(rng.uniform(size=8)),
+        extra=torch.as_tensor(rng.uniform(size=8)),
+    )
+    R = torch.as_tensor(rng.uniform(size=8))
+    problem = Problem(NamedKernel("rbf", 1), rows, objective, R, use_prior=False)
+    parameters = np.array([0.2, -0.1, -1.0])
+    f, s = ExactPosterior(problem.kernel, parameters, rows).factored()
+    K = problem.kernel.evaluate(rows.X, parameters[:-1])[0]
+    torch.testing.assert_close(s, math.exp(-1.0) + rows.extra)
+    torch.testing.assert_close(f.L @ f.L.T, K + torch.diag(s / rows.c))
+    of = {"nll": nll, "loo": loo_density, "heldout": heldout_variance}[objective]
+    expected = of(f, rows, s, R) if objective == "heldout" else of(f, rows, s)
+    value, gradient = problem(parameters)
+    assert value == pytest.approx(expected.value / rows.total, rel=1e-12)
+    for j, h in enumerate(1e-5 * np.eye(3)):
+        slope = (problem(parameters + h)[0] - problem(parameters - h)[0]) / 2e-5
+        assert gradient[j] == pytest.approx(slope, rel=1e-6, abs=1e-9)
+    assert problem.evaluations == 7
+    assert problem.jitter == 0.0
+
+
+def test_counters_are_not_for_the_caller_to_set():
+    for name in ("evaluations", "jitter"):
+        with pytest.raises(TypeError, match=name):
+            Problem(NamedKernel("rbf", 1), sine_rows(n=5), **{name: 1})
 
 
 def test_prior_is_the_gaussian_that_the_kernel_states():
@@ -291,6 +527,31 @@ def test_jitter_that_was_needed_is_reported():
 def test_an_impossible_option_is_named_with_its_value(options, named):
     with pytest.raises(InputError, match=named):
         Training(**options)
+
+
+def test_zero_steps_and_no_decay_are_possible():
+    few = Training(steps=0, refine_steps=0, weight_decay=0.0, subsample=2, restart_every=1)
+    assert few.subsample == 2
+    with pytest.raises(InputError, match="weight_decay"):
+        Training(weight_decay=-0.1)
+
+
+def test_the_defaults_of_an_optimiser_are_those_of_the_options():
+    stated = asdict(Training())
+    assert stated == {
+        "optimizer": "lbfgs",
+        "steps": 100,
+        "lr": 0.1,
+        "schedule": "none",
+        "subsample": None,
+        "refine_steps": 10,
+        "refine_lr": 0.1,
+        "restart_every": 10,
+        "weight_decay": 0.01,
+    }
+    for name, parameter in inspect.signature(minimise).parameters.items():
+        if name in stated:
+            assert parameter.default == stated[name]
 
 
 def test_training_is_frozen():

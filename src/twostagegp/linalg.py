@@ -65,9 +65,9 @@ def safe_cholesky(K: Tensor) -> tuple[Tensor, float]:
     (True, 0.0)
     """
     L, info = torch.linalg.cholesky_ex(K)
-    # A NaN in K passes through LAPACK as "not positive definite" or as a NaN factor.
-    # It then also reaches the last pivot, so that one number tells.
-    if not bool(info.any()) and bool(torch.isfinite(L[..., -1, -1]).all()):
+    # A NaN in K passes through LAPACK as "not positive definite" or as a NaN factor, and infinity
+    # on the diagonal as a pivot.
+    if not bool(info.any()) and bool(_finite_pivots(L).all()):
         return L, 0.0
     if not bool(torch.isfinite(K).all()):
         raise not_finite(K.shape[-1], K.dtype, int((~torch.isfinite(K)).sum()))
@@ -102,6 +102,11 @@ def not_positive_definite(
     )
 
 
+def _finite_pivots(L: Tensor) -> Tensor:
+    """Whether the pivots of each factor are finite; with them all that LAPACK has read is."""
+    return L.diagonal(dim1=-2, dim2=-1).isfinite().all(-1)
+
+
 def batch_cholesky(K: Tensor) -> tuple[Tensor, Tensor]:
     """Factors of a batch of matrices, each with its own jitter, none of which stops the others.
 
@@ -124,7 +129,7 @@ def batch_cholesky(K: Tensor) -> tuple[Tensor, Tensor]:
     [True, False]
     """
     L, info = torch.linalg.cholesky_ex(K)
-    fine = (info == 0) & L[:, -1, -1].isfinite()
+    fine = (info == 0) & _finite_pivots(L)
     if bool(fine.all()):
         return L, fine
     for b in torch.nonzero(~fine)[:, 0].tolist():
@@ -172,7 +177,7 @@ def extended_cholesky(L: Tensor, K21: Tensor, K22: Tensor) -> Tensor | None:
     n, m = len(L), len(K22)
     L21 = torch.linalg.solve_triangular(L, K21.T, upper=False).T
     L22, info = torch.linalg.cholesky_ex(K22 - L21 @ L21.T)
-    if bool(info.any()) or not bool(torch.isfinite(L22.diagonal()).all()):
+    if bool(info) or not bool(_finite_pivots(L22)):
         return None
     factor = L.new_zeros(n + m, n + m).T  # column by column, as LAPACK has it
     factor[:n, :n] = L

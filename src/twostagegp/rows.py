@@ -199,8 +199,7 @@ def merge_rows(
     weight = np.ones(n) if weight is None else weight
     extra_column = np.zeros(n) if extra is None else extra
     group_column = np.zeros(n) if groups is None else groups.astype(np.float64)
-    # + 0.0 turns -0.0 into 0.0, which compare equal but differ as bytes.
-    key = np.column_stack([X, extra_column, group_column]) + 0.0
+    key = np.column_stack([X, extra_column, group_column])
     by_key = lexicographic(key)
     ordered = key[by_key]
     new = np.append(True, (ordered[1:] != ordered[:-1]).any(1))

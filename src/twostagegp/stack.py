@@ -63,7 +63,7 @@ def simplex_weights(
     ridge = RIDGE if ridge is None else ridge
     w = np.ones(len(E)) if sample_weight is None else sample_weight
     G = (E * w[:, None]).T @ E / w.sum()
-    diagonal = np.diag(G).copy()
+    diagonal = np.diag(G)
     scale = diagonal.min()
     if scale <= 0.0:  # a candidate without any error
         return (diagonal == scale) / np.count_nonzero(diagonal == scale)

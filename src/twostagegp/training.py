@@ -367,7 +367,7 @@ def _adam(
     rate: Callable[[int], float],
     decay: float,
 ) -> tuple[Vector, float, float]:
-    x, m, v = x0.copy(), np.zeros_like(x0), np.zeros_like(x0)
+    x, m, v = x0, np.zeros_like(x0), np.zeros_like(x0)
     value, gradient = problem(x)
     for step in range(steps):
         m = 0.9 * m + 0.1 * gradient
