@@ -98,6 +98,10 @@ def test_a_matrix_that_no_jitter_helps_and_one_with_nan_are_named():
         K[place] = np.nan
         with pytest.raises(NumericalError, match="NaN or infinite"):
             factor_of(K, 16)
+    K = positive_definite(40)
+    K[3, 3] = np.inf
+    with pytest.raises(NumericalError, match="NaN or infinite"):
+        factor_of(K, 16)
 
 
 def test_memory_is_one_matrix_and_panels():

@@ -139,7 +139,7 @@ class BlockedFactor:
             if a:
                 column.addmm_(L[a:, :a], L[a:b, :a].T, alpha=-1.0)
             D, info = torch.linalg.cholesky_ex(top)
-            if bool(info) or not bool(torch.isfinite(D[-1, -1])):
+            if bool(info) or not bool(torch.isfinite(D.diagonal()).all()):
                 if not bool(torch.isfinite(column).all()):
                     raise not_finite(len(self), L.dtype, int((~torch.isfinite(column)).sum()))
                 return mean
