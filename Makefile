@@ -5,11 +5,11 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 # Modules are compiled when they are first imported: most of the tens of thousands never are.
-PIP_INSTALL := $(PY) -m pip install --disable-pip-version-check --no-compile -c constraints.txt
-TORCH := $(shell grep '^torch==' constraints.txt)
+PIP := $(PY) -m pip --disable-pip-version-check
+INSTALL_LOCKED := $(PIP) install --no-compile --no-deps --require-hashes -r
 PYTEST_ARGS ?=
 
-.PHONY: help demo test lint format bench docs clean
+.PHONY: help demo test lint format lock bench docs clean
 .DEFAULT_GOAL := help
 
 help:
@@ -17,16 +17,27 @@ help:
 	@echo "make test     everything that continuous integration checks"
 	@echo "make lint     ruff and mypy only"
 	@echo "make format   rewrite the files in the house format"
+	@echo "make lock     write anew which version of each package is installed, with hashes"
 	@echo "make bench    a short accuracy benchmark (needs TWOSTAGEGP_DATA)"
 	@echo "make docs     build the documentation into site/"
 	@echo "make clean    remove what the other targets wrote, except $(VENV)"
 
-# torch goes first and alone, so that the pinned build is chosen before anything can ask for another.
-$(STAMP): pyproject.toml constraints.txt
+# Every file is checked against the locks. torch goes first, in its build for CPUs where pip is offered
+# one; the build from the index may ask for libraries for NVIDIA cards. The last step fetches nothing:
+# what the locks lack is an error.
+$(STAMP): pyproject.toml supply/dev.lock supply/cpu.lock supply/cuda.lock
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) $(TORCH)
-	$(PIP_INSTALL) -e ".[dev]"
+	$(INSTALL_LOCKED) supply/cpu.lock || echo "No torch for CPUs alone is offered: the index's is next."
+	$(INSTALL_LOCKED) supply/dev.lock
+	if $(PIP) check | grep -q '^torch .* not installed'; then $(INSTALL_LOCKED) supply/cuda.lock; fi
+	$(PIP) install --no-index --no-build-isolation -e ".[dev]"
 	touch $@
+
+# In an environment of its own: it must work where the lock does not.
+lock: constraints.txt pyproject.toml
+	test -x .venv-lock/bin/python || $(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check uv
+	.venv-lock/bin/python -m supply.lock
 
 demo: $(STAMP)
 	$(PY) -m twostagegp.demo
