@@ -1,8 +1,8 @@
 """The locks: every package that the tests need, at one version, with the hashes of its files.
 
-``supply/dev.lock`` is ``twostagegp[dev]`` and what builds the package itself, for every platform
-and Python version at once: a line that is not for all of them carries a marker. It holds the
-hashes of all the files of a version, so that pip checks whichever it takes. The libraries that
+``supply/dev.lock`` is ``twostagegp[dev]`` for every platform and Python version at once: a line
+that is not for all of them carries a marker. It holds the hashes of all the files of a version, so
+that pip checks whichever it takes. The libraries that
 torch asks for in its build for NVIDIA cards are gigabytes and of no use to the other builds; they
 stand in ``supply/cuda.lock``, and the Makefile installs them where torch asks for them.
 
@@ -34,8 +34,6 @@ ROOT = Path(__file__).parent.parent
 DEV = ROOT / "supply" / "dev.lock"
 CUDA = ROOT / "supply" / "cuda.lock"
 CPU = ROOT / "supply" / "cpu.lock"
-#: Builds ``pip install -e .`` without fetching anything that is not in the lock.
-BUILD = "hatchling\neditables\n"
 HEAD = "# Made by `make lock`; docs/dependencies.md says how it is used. Not to be edited.\n"
 _CUDA_NAMES = re.compile(r"nvidia-|cuda-|triton$")
 _HASH = re.compile(r"--hash=(sha256:[0-9a-f]{64})")
@@ -92,10 +90,10 @@ def _resolve() -> Lock:
         sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal",
         "--python-version", "3.11", "--constraint", "constraints.txt", "--generate-hashes",
         "--no-header", "--no-annotate", "--no-emit-package", "twostagegp",
-        "--extra", "dev", "pyproject.toml", "-",
+        "--extra", "dev", "pyproject.toml",
     ]
     # fmt: on
-    done = subprocess.run(command, cwd=ROOT, input=BUILD, text=True, capture_output=True)
+    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
     if done.returncode:
         raise SystemExit(f"uv found no versions that fit together:\n{done.stderr}")
     return read_lock(done.stdout)

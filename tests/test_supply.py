@@ -9,6 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import twostagegp
 from supply.licences import direct, needed, page
 from supply.lock import CPU, CUDA, DEV, name_and_version, read_lock, show, split
 
@@ -76,3 +77,14 @@ def test_the_closure_of_an_extra_holds_what_its_packages_bring():
 def test_a_package_that_is_not_installed_is_named():
     with pytest.raises(SystemExit, match="no-such-package, which core needs, is not installed"):
         needed({"core": [Requirement("no_such_package")]}, sys.path)
+
+
+def test_the_minimum_constraints_are_the_lower_bounds():
+    lines = (ROOT / "constraints-minimum.txt").read_text(encoding="utf-8").splitlines()[1:]
+    parts = [r for part in ("core", "cli", "dask", "files") for r in DIRECT[part]]
+    lowest = {(r.name, s.version) for r in parts for s in r.specifier if s.operator == ">="}
+    assert {name_and_version(line) for line in lines} == lowest
+
+
+def test_the_version_is_the_same_in_both_places():
+    assert PROJECT["version"] == twostagegp.__version__
