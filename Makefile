@@ -9,13 +9,14 @@ PIP := $(PY) -m pip --disable-pip-version-check
 INSTALL_LOCKED := $(PIP) install --no-compile --no-deps --require-hashes -r
 PYTEST_ARGS ?=
 
-.PHONY: help demo test lint format lock bench docs clean
+.PHONY: help demo test lint coverage format lock bench docs clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo     fit the demonstration models and write build/demo-report.html"
 	@echo "make test     everything that continuous integration checks"
 	@echo "make lint     ruff and mypy only"
+	@echo "make coverage the tests, and which lines and branches they run through"
 	@echo "make format   rewrite the files in the house format"
 	@echo "make lock     write anew which version of each package is installed, with hashes"
 	@echo "make bench    a short accuracy benchmark (needs TWOSTAGEGP_DATA)"
@@ -47,10 +48,16 @@ lint: $(STAMP)
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-# One BLAS thread a worker: two workers with a pool of threads each would fight for the cores.
+# One BLAS thread a worker: two workers with a pool of threads each would fight for the cores. A file
+# goes to one worker, so that what its tests share is fitted once.
 test: export OMP_NUM_THREADS = 1
 test: lint
-	$(PY) -m pytest -n 2 $(PYTEST_ARGS)
+	$(PY) -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+
+coverage: export OMP_NUM_THREADS = 1
+coverage: $(STAMP)
+	$(PY) -m pytest -n 2 --dist loadfile --cov --cov-report=json $(PYTEST_ARGS)
+	$(PY) -m supply.covered build/coverage.json
 
 format: $(STAMP)
 	$(PY) -m ruff check --fix .
