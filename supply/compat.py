@@ -109,7 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--name {options.name!r} does not fit into a table.")
     python, *packages = versions(options.python)
     ran = counts(options.python, options.tests.split(","))
-    row = [options.name, python, *packages, *ran]
+    tests = options.tests.replace("test_", "").replace(".py", "").replace(",", ", ")
+    row = [options.name, python, *packages, *ran, tests]
     write_whole(PAGE, with_row(PAGE.read_text(encoding="utf-8"), row))
     print(" ".join(row))
 
