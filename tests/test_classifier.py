@@ -41,8 +41,7 @@ RIDGE = {**QUICK, "mean": "rbf"}
 
 @parametrize_with_checks(
     [
-        TwoStageGPClassifier(kernels=("rbf",), ard=False, alpha_eps=0.05),
-        TwoStageGPClassifier(stages=1, kernels=("rbf",), ard=False, alpha_eps=0.05),
+        TwoStageGPClassifier(kernels=("rbf",), ard=False, alpha_eps=0.05, mean="rbf"),
         TwoStageGPClassifier(
             method="neighbors",
             n_neighbors=15,
@@ -55,6 +54,17 @@ RIDGE = {**QUICK, "mean": "rbf"}
     ]
 )
 def test_scikit_learn_contract(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [
+        TwoStageGPClassifier(kernels=("rbf",), ard=False, alpha_eps=0.05),
+        TwoStageGPClassifier(stages=1, kernels=("rbf",), ard=False, alpha_eps=0.05),
+    ]
+)
+def test_scikit_learn_contract_with_other_options(estimator, check):
     check(estimator)
 
 

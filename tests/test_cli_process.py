@@ -60,27 +60,40 @@ def folder(tmp_path_factory):
     return folder
 
 
-def half_way(folder, output):
-    """A process that has written some rows, and the draft that it writes to."""
-    program = [sys.executable, "-m", "twostagegp", "predict", "model", "long.csv"]
-    program += ["-o", str(output), "--chunk-rows", "5"]
-    process = subprocess.Popen(
-        program, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
-        drafts = list(output.parent.glob(".*.twostagegp-part"))
-        if drafts and drafts[0].stat().st_size > 1000:
-            return process, drafts[0]
-        time.sleep(0.05)
-    process.kill()
-    raise AssertionError(f"nothing was written: {process.communicate()}")
+@pytest.fixture
+def half_way(folder):
+    """Starts a process that has written some rows, and gives the draft that it writes to."""
+    started = []
+
+    def start(output):
+        program = [sys.executable, "-m", "twostagegp", "predict", "model", "long.csv"]
+        program += ["-o", str(output), "--chunk-rows", "5"]
+        # A job in the background ignores interrupts, and so would its children.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        process = subprocess.Popen(
+            program, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        signal.signal(signal.SIGINT, before)
+        started.append(process)
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            drafts = list(output.parent.glob(".*.twostagegp-part"))
+            if drafts and drafts[0].stat().st_size > 1000:
+                return process, drafts[0]
+            time.sleep(0.05)
+        process.kill()
+        raise AssertionError(f"nothing was written: {process.communicate()}")
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
-def test_killed_process_leaves_the_old_output(folder, tmp_path):
+def test_killed_process_leaves_the_old_output(folder, half_way, tmp_path):
     output = tmp_path / "out.csv"
     output.write_bytes(b"old,output\n1,2\n")
-    process, draft = half_way(folder, output)
+    process, draft = half_way(output)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert process.returncode == -signal.SIGKILL
@@ -92,10 +105,10 @@ def test_killed_process_leaves_the_old_output(folder, tmp_path):
     assert os.listdir(tmp_path) == ["out.csv"]
 
 
-def test_interrupted_process_leaves_nothing_behind(folder, tmp_path):
+def test_interrupted_process_leaves_nothing_behind(half_way, tmp_path):
     output = tmp_path / "out.csv"
     output.write_bytes(b"old,output\n1,2\n")
-    process, _ = half_way(folder, output)
+    process, _ = half_way(output)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -106,8 +119,8 @@ def test_interrupted_process_leaves_nothing_behind(folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_terminated_process_leaves_nothing_behind(folder, tmp_path):
-    process, _ = half_way(folder, tmp_path / "out.csv")
+def test_terminated_process_leaves_nothing_behind(half_way, tmp_path):
+    process, _ = half_way(tmp_path / "out.csv")
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 143

@@ -31,7 +31,7 @@ SMALL = ("rbf", "laplacian")
 
 @parametrize_with_checks(
     [
-        TwoStageGPRegressor(kernels=SMALL, ard=False),
+        TwoStageGPRegressor(mean="rbf", variance="rbf", ard=False),
         ExactGPRegressor(),
         GPNNRegressor(),
     ]
@@ -44,6 +44,7 @@ def test_follows_scikit_learn(estimator, check):
 @parametrize_with_checks(
     [
         TwoStageGPRegressor(),
+        TwoStageGPRegressor(kernels=SMALL, ard=False),
         TwoStageGPRegressor(method="neighbors", kernels=("rbf",), ard=False),
         TwoStageGPRegressor(mean="search", kernels=SMALL),
         ExactGPRegressor(kernel="search", ard=True),

@@ -190,7 +190,7 @@ class Encoder:
             self._alive.append(value)
             self._names[key] = f"a{len(self.arrays)}"
             turned = value.T if _order(value) else value
-            self.arrays[self._names[key]] = np.array(turned, order="C", copy=None)
+            self.arrays[self._names[key]] = np.asarray(turned, order="C")
         return self._names[key]
 
     def _device(self, value: torch.device, where: str) -> dict[str, str]:

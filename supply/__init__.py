@@ -1,0 +1,1 @@
+"""Where the packages come from: locks with hashes, licences, versions that were really tried."""

@@ -1,0 +1,119 @@
+"""Versions that were tried: the core of the tests in an environment, and a row of how it went.
+
+    python -m supply.compat --python .venv/bin/python --name "the lock"
+    python -m supply.compat --python .venv-minimum/bin/python --name constraints-minimum.txt
+
+runs the tests below with an interpreter that has the packages to be tried, and writes versions and
+counts into ``docs/compatibility.md``, in the place of an earlier row with the same name and Python.
+The page says how to make such environments. Nothing in the table is typed by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+from benchmarks._store import write_whole
+
+__all__ = ["PACKAGES", "TESTS", "main", "with_row"]
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "compatibility.md"
+BEGIN, END = "<!-- begin rows -->\n", "<!-- end rows -->"
+PACKAGES = ("torch", "gpytorch", "numpy", "scipy", "scikit-learn", "pandas", "numba", "dask")
+#: Both methods, the estimators' contract, files, the command line and Dask.
+TESTS = (
+    "test_two_stage.py",
+    "test_exact_engine.py",
+    "test_kernels.py",
+    "test_linalg.py",
+    "test_objectives.py",
+    "test_neighbor_engine.py",
+    "test_files.py",
+    "test_cli.py",
+    "test_cli_tables.py",
+    "test_dask.py",
+    "test_columns.py",
+    "test_estimators.py",
+)
+_ASK = """
+import json, platform
+from importlib.metadata import PackageNotFoundError, version
+def of(name):
+    try: return version(name)
+    except PackageNotFoundError: return "–"
+print(json.dumps([platform.python_version(), *map(of, {names!r})]))
+"""
+
+
+def with_row(page: str, row: Sequence[str]) -> str:
+    """A page with a row in its table, in the place of one with the same first two cells.
+
+    Examples
+    --------
+    >>> page = BEGIN + "| lock | 3.11 | 9 |" + chr(10) + END
+    >>> print(with_row(page, ["lock", "3.11", "10"]))
+    <!-- begin rows -->
+    | lock | 3.11 | 10 |
+    <!-- end rows -->
+    """
+    head, rest = page.split(BEGIN)
+    rows, tail = rest.split(END)
+    old = {tuple(line.split(" | ")[:2]): line for line in rows.splitlines()}
+    line = f"| {' | '.join(row)} |"
+    old[tuple(line.split(" | ")[:2])] = line
+    return head + BEGIN + "".join(f"{line}\n" for line in old.values()) + END + tail
+
+
+def versions(python: str) -> list[str]:
+    """The versions of Python and of the packages of an environment."""
+    program = _ASK.format(names=PACKAGES)
+    done = subprocess.run([python, "-c", program], check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+def counts(python: str, tests: Sequence[str]) -> list[str]:
+    """How many of the tests passed, failed and were skipped there."""
+    paths = [str(ROOT / "tests" / name) for name in tests]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        # What old packages say about newer ones is no fault of ours: warnings are no errors here.
+        command += ["-o", "filterwarnings=default", "--disable-warnings"]
+        subprocess.run([*command, *paths], cwd=ROOT, env=environment)
+        if not report.exists():
+            raise SystemExit(f"{python} could not run the tests; its words are above.")
+        suite = ElementTree.parse(report).getroot().find("testsuite")
+    assert suite is not None
+    total, *others = (int(suite.attrib[k]) for k in ("tests", "failures", "errors", "skipped"))
+    failures, errors, skipped = others
+    return [str(total - sum(others)), str(failures + errors), str(skipped)]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the tests and write the row."""
+    parser = argparse.ArgumentParser(description="Try an environment; write docs/compatibility.md.")
+    parser.add_argument("--python", required=True, help="the interpreter of the environment")
+    parser.add_argument("--name", required=True, help="what its versions come from")
+    parser.add_argument("--tests", default=",".join(TESTS), help="files in tests/, with commas")
+    options = parser.parse_args(arguments)
+    if re.search(r"[|\n]", options.name):
+        parser.error(f"--name {options.name!r} does not fit into a table.")
+    python, *packages = versions(options.python)
+    ran = counts(options.python, options.tests.split(","))
+    tests = options.tests.replace("test_", "").replace(".py", "").replace(",", ", ")
+    row = [options.name, python, *packages, *ran, tests]
+    write_whole(PAGE, with_row(PAGE.read_text(encoding="utf-8"), row))
+    print(" ".join(row))
+
+
+if __name__ == "__main__":
+    main()
