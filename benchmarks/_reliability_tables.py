@@ -18,8 +18,8 @@ MODELS: Mapping[str, str] = {
     "ours_auto": "`TwoStageGPRegressor()`",
     "sklearn_matern": "scikit-learn `GaussianProcessRegressor`, constant × Matérn 5/2 with a "
     "lengthscale a column + white noise, one restart",
-    "gpytorch_matern": "GPyTorch `ExactGP`, scaled Matérn 5/2 with a lengthscale a column, float64, "
-    "150 steps of Adam",
+    "gpytorch_matern": "GPyTorch `ExactGP`, scaled Matérn 5/2 with a lengthscale a column, "
+    "float64, 150 steps of Adam",
     "gpboost": "GPBoost `GPModel`, Matérn 3/2, Vecchia with 20 neighbours",
     "muygpys": "MuyGPyS, Matérn 3/2, 50 neighbours, `Bayes_optimize`",
 }

@@ -196,9 +196,14 @@ def resolve_device(device: str, n: int, batched: bool = False) -> torch.device:
 
 
 def _weighted_moments(values: Array, weight: Array) -> tuple[Array, Array]:
-    share = weight / weight.sum()
-    mean = share @ values
-    return mean, np.sqrt(share @ (values - mean) ** 2)
+    """Mean and standard deviation of each column, to the last bit whatever stands beside it.
+
+    A matrix product rounds a column by its place in the table, which is enough to decide between
+    neighbours at the same distance.
+    """
+    share = (weight / weight.sum())[:, None]
+    mean = (share * values).sum(0)
+    return mean, np.sqrt((share * (values - mean) ** 2).sum(0))
 
 
 def standardise_columns(
