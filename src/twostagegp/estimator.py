@@ -186,7 +186,9 @@ class GPEstimator(
         groups : array-like of shape (n,), optional
             Rows with the same label are held out together wherever something is held out.
         sample_weight : array-like of shape (n,), optional
-            Counts: weight 2 is the row twice, weight 0 the row not there.
+            Counts: weight 2 is the row twice, weight 0 the row not there. Where most of the weight
+            is in rows above one of which no two measurements differ, only ratios matter, and copies
+            are held out together: docs/how_it_works.md.
         noise_var : array-like of shape (n,) or scalar, optional
             Known noise variance of each training row, in the units of y squared, on top of the
             noise that is learned.

@@ -74,6 +74,8 @@ class Prepared:
     scaling: Scaling
     constant_columns: list[str]
     constant_target: bool
+    #: Weight in the user's units that counts as one row; not 1 where rows are mere copies.
+    weight_unit: float = 1.0
 
     @property
     def n_rows(self) -> int:
@@ -278,7 +280,12 @@ def prepare(
         deviation=raw.deviation / y_scale,
         weight=raw.weight,
     )
-    return Prepared(to_rows(merged, device, dtype), merged, scaling, constant, constant_target)
+    unit = 1.0
+    if merged.mostly_copies:
+        unit = float(merged.c.mean())
+        merged = merged.counted_in(unit)
+    rows = to_rows(merged, device, dtype)
+    return Prepared(rows, merged, scaling, constant, constant_target, unit)
 
 
 def to_rows(merged: Merged, device: torch.device, dtype: torch.dtype) -> Rows:

@@ -235,7 +235,8 @@ class TwoStageGPRegressor(GPEstimator):
             n_neighbors=int(self.n_neighbors),
         )
         fit = fit_two_stage(data, options, seed)
-        fit.method = method, reason
+        copies = "; copies that agree are one row, held out whole" * (data.weight_unit != 1.0)
+        fit.method = method, reason + copies
         return fit
 
     def _method(self, data: Prepared) -> tuple[str, str]:
