@@ -9,12 +9,13 @@ PIP_INSTALL := $(PY) -m pip install --disable-pip-version-check --no-compile -c 
 TORCH := $(shell grep '^torch==' constraints.txt)
 PYTEST_ARGS ?=
 
-.PHONY: help demo test lint format bench docs clean
+.PHONY: help demo test torture lint format bench docs clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo     fit the demonstration models and write build/demo-report.html"
 	@echo "make test     everything that continuous integration checks"
+	@echo "make torture  hard tables with every option and random comparisons; half an hour"
 	@echo "make lint     ruff and mypy only"
 	@echo "make format   rewrite the files in the house format"
 	@echo "make bench    a short accuracy benchmark (needs TWOSTAGEGP_DATA)"
@@ -40,6 +41,10 @@ lint: $(STAMP)
 test: export OMP_NUM_THREADS = 1
 test: lint
 	$(PY) -m pytest -n 2 $(PYTEST_ARGS)
+
+torture: export OMP_NUM_THREADS = 1
+torture: $(STAMP)
+	$(PY) -m pytest -n 2 -m torture tests/torture tests/test_differential.py $(PYTEST_ARGS)
 
 format: $(STAMP)
 	$(PY) -m ruff check --fix .

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks._models import code_version
+from benchmarks._reliability_models import KNOWN
 from benchmarks._store import Record
 from benchmarks._timing import Timed
 from benchmarks.hard_tables import TABLES, HardTable, hard_table
-from benchmarks.peers import MODELS
 from benchmarks.peers.base import Array, Fitted, NotInstalledError, Prediction
 from benchmarks.peers.run import answers
 from twostagegp import metrics
@@ -34,8 +34,8 @@ _MESSAGE = 200
 
 
 def measure_table(model: str, name: str, seed: int) -> Record:
-    """Fit a model of :data:`benchmarks.peers.MODELS` to a hard table and say what came out."""
-    known, table = MODELS[model], hard_table(name, seed)
+    """Fit one of :data:`~benchmarks._reliability_models.KNOWN` to a table, say what came out."""
+    known, table = KNOWN[model], hard_table(name, seed)
     record: Record = {
         "model": model,
         "set": name,
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks._reliability_fits", description="Fits to hard tables."
     )
-    parser.add_argument("model", choices=list(MODELS))
+    parser.add_argument("model", choices=list(KNOWN))
     parser.add_argument("places", nargs="+", type=place, metavar="TABLE:SEED")
     given = parser.parse_args(arguments)
     return answers(measure_table(given.model, name, seed) for name, seed in given.places)

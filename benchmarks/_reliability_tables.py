@@ -7,22 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 
 from benchmarks._models import provenance
+from benchmarks._reliability_models import LABELS
 from benchmarks._store import Record
 from benchmarks._tables import figure, markdown_table
-from benchmarks.peers import MODELS as KNOWN
 
-__all__ = ["LOW", "MODELS", "OUTCOMES", "report"]
+__all__ = ["LOW", "OUTCOMES", "failed", "report"]
 
-#: Ours first.
-MODELS: Mapping[str, str] = {
-    "ours_auto": "`TwoStageGPRegressor()`",
-    "sklearn_matern": "scikit-learn `GaussianProcessRegressor`, constant × Matérn 5/2 with a "
-    "lengthscale a column + white noise, one restart",
-    "gpytorch_matern": "GPyTorch `ExactGP`, scaled Matérn 5/2 with a lengthscale a column, "
-    "float64, 150 steps of Adam",
-    "gpboost": "GPBoost `GPModel`, Matérn 3/2, Vecchia with 20 neighbours",
-    "muygpys": "MuyGPyS, Matérn 3/2, 50 neighbours, `Bayes_optimize`",
-}
 #: Coverage of a 95 % interval below this counts as a failure.
 LOW = 0.8
 
@@ -40,7 +30,7 @@ OUTCOMES: Mapping[str, Callable[[Record], bool]] = {
 
 def report(records: Sequence[Record]) -> str:
     """The page in Markdown."""
-    models = [name for name in MODELS if any(r["model"] == name for r in records)]
+    models = [name for name in LABELS if any(r["model"] == name for r in records)]
     models += sorted({r["model"] for r in records} - set(models))
     by_model = {name: [r for r in records if r["model"] == name] for name in models}
     lines = ["# Hard tables\n", _about(records), "## Failures\n", _failures(by_model)]
@@ -82,7 +72,7 @@ def _failures(by_model: Mapping[str, Sequence[Record]]) -> str:
                 figure(fmean(seconds)) if seconds else "–",
             ]
         )
-    labels = "\n".join(f"- `{name}`: {MODELS.get(name, KNOWN[name].label)}" for name in by_model)
+    labels = "\n".join(f"- `{name}`: {LABELS.get(name, name)}" for name in by_model)
     return f"{markdown_table(header, rows)}\n{labels}\n"
 
 

@@ -32,6 +32,7 @@ PAGES = (
     "docs/large_tables.md",
     "docs/paper.md",
     "docs/paper/theory.md",
+    "docs/reliability.md",
     "docs/updating.md",
 )
 #: Pictures of these pages, beside them in the documentation.

@@ -1,9 +1,10 @@
 """How often a fit to a hard table goes wrong: ours and the libraries a user would pick instead.
 
-Every model is fitted to every table of :mod:`benchmarks.hard_tables` with several seeds, each with
-its settings in :mod:`benchmarks.peers`; the peers get columns and target standardised. A library
-starts once and fits table after table; a fit beyond the time limit is ended and counted, and so is
-a process that dies. What ``reliability.jsonl`` has is not computed again.
+Every model is fitted to every table of :mod:`benchmarks.hard_tables` with several seeds:
+scikit-learn and GPyTorch on the table as it is, as in their first examples, and all peers with the
+settings of :mod:`benchmarks.peers`, columns and target standardised for them. A library starts once
+and fits table after table; a fit beyond the time limit is ended and counted, and so is a process
+that dies. What ``reliability.jsonl`` has is not computed again.
 
     python -m benchmarks.reliability --python .venv-peers/bin/python
     python -m benchmarks.reliability --models ours_auto --seeds 0
@@ -18,11 +19,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks._arguments import names, numbers, positive
-from benchmarks._reliability_tables import MODELS, report
+from benchmarks._reliability_models import KNOWN, LABELS
+from benchmarks._reliability_tables import report
 from benchmarks._series import measure_series
 from benchmarks._store import JsonLines, Record, write_whole
 from benchmarks.hard_tables import TABLES
-from benchmarks.peers import MODELS as KNOWN
 from benchmarks.peers.base import NOT_INSTALLED
 from benchmarks.uci_large import RESULTS, Limits, Task
 
@@ -86,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.reliability", description="Hard tables, ours and peers."
     )
-    parser.add_argument("--models", type=names(KNOWN), default=list(MODELS))
+    parser.add_argument("--models", type=names(KNOWN), default=list(LABELS))
     parser.add_argument("--tables", type=_tables, default=list(TABLES), help="part of their names")
     parser.add_argument("--seeds", type=numbers, default=list(SEEDS), help="as in 0,1 or 0-4")
     parser.add_argument("--time-limit", type=positive, default=SECONDS, help="seconds a fit")

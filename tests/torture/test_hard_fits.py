@@ -72,7 +72,8 @@ def fresh(model, seed=0):
 
 
 def tolerance(model):
-    return 1e-3 if model.dtype == "float32" else 1e-6
+    """Of rounding; what single precision may lose is on the page on reliability."""
+    return 0.05 if model.dtype == "float32" else 1e-6
 
 
 def in_turn(options, tables, times):
