@@ -55,6 +55,7 @@ def measure_table(model: str, name: str, seed: int) -> Record:
             interval = _interval(fitted, table.X_new, found)
         except Exception as error:
             message = " ".join(f"{type(error).__name__}: {error}".split())
+            message = re.sub(r"/\S+/", "", message)  # whose machine a library was built on
             return record | {"exception": message[:_MESSAGE], "judged": table.judged}
     said = [str(warning.message) for warning in caught]
     return record | verdict(table, found, interval, said) | {"fit_cpu": took.cpu}

@@ -144,6 +144,8 @@ class GPEstimator(
     columns_: TableEncoder | None
     #: Where the rows are, of a model that was fitted to a Dask collection.
     _shards: Any = None
+    #: Whether copies that agree are one row where they are most of the table (``rows.py``).
+    _copies_are_one: bool = True
 
     @abstractmethod
     def _check_parameters(self) -> None:
@@ -224,6 +226,7 @@ class GPEstimator(
             "groups": check_groups(groups, n),
             "device": device,
             "dtype": torch.float64 if self.dtype == "float64" else torch.float32,
+            "copies_are_one": self._copies_are_one,
         }
         seed = int(check_seed(self.random_state).randint(2**31 - 1))
         self._data, self._fits = [], []

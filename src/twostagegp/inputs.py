@@ -236,6 +236,7 @@ def prepare(
     groups: NDArray[np.int64] | None = None,
     device: torch.device,
     dtype: torch.dtype,
+    copies_are_one: bool = True,
 ) -> Prepared:
     """Merge, drop constant columns and standardise; everything is finite already.
 
@@ -245,6 +246,8 @@ def prepare(
     y : array of shape (n,)
     names : sequence of str
         Column names for messages.
+    copies_are_one : bool
+        Whether copies that agree are one row where they are most of the table (``rows.py``).
     """
     if weight is not None:
         used = weight > 0.0
@@ -281,7 +284,7 @@ def prepare(
         weight=raw.weight,
     )
     unit = 1.0
-    if merged.mostly_copies:
+    if copies_are_one and merged.mostly_copies:
         unit = float(merged.c.mean())
         merged = merged.counted_in(unit)
     rows = to_rows(merged, device, dtype)
