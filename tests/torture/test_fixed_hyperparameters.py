@@ -63,7 +63,7 @@ def test_rows_are_predicted_alone_as_in_a_batch(name, kernel):
         for i in (0, 25, len(Z) - 1):
             i = min(i, len(Z) - 1)
             one = gp.predict(Z[i : i + 1])
-            close(one, (mean[i : i + 1], std[i : i + 1]), scale, 1e-9)
+            close(one, (mean[i : i + 1], std[i : i + 1]), scale, 1e-8)
 
 
 @some_tables
@@ -83,4 +83,4 @@ def test_single_precision_is_near_double(name, kernel):
     Z, scale = places(table), np.std(table.y)
     expected = Fixed(table.X, table.y, kernel, 0.1).predict(Z)
     found = Fixed(table.X, table.y, kernel, 0.1, dtype=torch.float32).predict(Z)
-    close(found, expected, scale, 2e-3)
+    close(found, expected, scale, 5e-3)
