@@ -63,7 +63,8 @@ def test_rows_are_predicted_alone_as_in_a_batch(name, kernel):
         for i in (0, 25, len(Z) - 1):
             i = min(i, len(Z) - 1)
             one = gp.predict(Z[i : i + 1])
-            close(one, (mean[i : i + 1], std[i : i + 1]), scale, 1e-8)
+            # The distance of a row to itself is rounding, and a Matérn 1/2 feels its root.
+            close(one, (mean[i : i + 1], std[i : i + 1]), scale, 1e-7)
 
 
 @some_tables
