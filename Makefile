@@ -9,12 +9,13 @@ PIP := $(PY) -m pip --disable-pip-version-check
 INSTALL_LOCKED := $(PIP) install --no-compile --no-deps --require-hashes -r
 PYTEST_ARGS ?=
 
-.PHONY: help demo test lint coverage format lock bench docs clean install-locked install-pinned
+.PHONY: help demo test torture lint coverage format lock bench docs clean install-locked install-pinned
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo     fit the demonstration models and write build/demo-report.html"
 	@echo "make test     everything that continuous integration checks"
+	@echo "make torture  hard tables with every option and random comparisons; half an hour"
 	@echo "make lint     ruff and mypy only"
 	@echo "make coverage the tests, and which lines and branches they run through"
 	@echo "make format   rewrite the files in the house format"
@@ -68,6 +69,10 @@ coverage: export OMP_NUM_THREADS = 1
 coverage: $(STAMP)
 	$(PY) -m pytest -n 2 --dist loadfile --cov --cov-report=json $(PYTEST_ARGS)
 	$(PY) -m supply.covered build/coverage.json
+
+torture: export OMP_NUM_THREADS = 1
+torture: $(STAMP)
+	$(PY) -m pytest -n 2 -m torture tests/torture tests/test_differential.py $(PYTEST_ARGS)
 
 format: $(STAMP)
 	$(PY) -m ruff check --fix .

@@ -17,11 +17,14 @@ from threading import Thread
 from benchmarks._store import Record
 from benchmarks.uci_large import TIME_LIMIT, Limits, Task, ending, kill, last_words, start
 
-__all__ = ["measure_series"]
+__all__ = ["SERIES", "measure_series"]
+
+#: What runs fits to the UCI tables.
+SERIES = "benchmarks.peers.series"
 
 
 def measure_series(
-    tasks: Sequence[Task], limits: Limits, program: Sequence[str] = ()
+    tasks: Sequence[Task], limits: Limits, program: Sequence[str] = (), module: str = SERIES
 ) -> Iterator[Record]:
     """The records of the tasks, all of one model, in their order.
 
@@ -32,19 +35,21 @@ def measure_series(
         The seconds are those of one fit; the first one's include the start.
     program : sequence of str, optional
         Arguments of the interpreter instead of those that run the tasks; for tests.
+    module : str
+        The module that runs them: it takes a model and places, ``set:fold``.
     """
     waiting = list(tasks)
     while waiting:
         done = 0
-        for record in _of_one_process(waiting, limits, program or _program(waiting)):
+        for record in _of_one_process(waiting, limits, program or _program(waiting, module)):
             yield record | {"time_limit": limits.seconds}
             done += 1
         waiting = waiting[done:]
 
 
-def _program(tasks: Sequence[Task]) -> list[str]:
+def _program(tasks: Sequence[Task], module: str) -> list[str]:
     places = [f"{task.set}:{task.fold}" for task in tasks]
-    return ["-m", "benchmarks.peers.series", tasks[0].model, *places]
+    return ["-m", module, tasks[0].model, *places]
 
 
 def _of_one_process(

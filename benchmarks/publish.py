@@ -33,6 +33,7 @@ PAGES = (
     "docs/mutation.md",
     "docs/paper.md",
     "docs/paper/theory.md",
+    "docs/reliability.md",
     "docs/scale.md",
     "docs/updating.md",
 )

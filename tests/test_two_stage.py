@@ -79,7 +79,7 @@ def test_weights_that_a_regressor_cannot_take_are_said():
     X, y = wave(n=40)
     model = TwoStageGPRegressor(mean=KNeighborsRegressor(3), **FEW)
     with pytest.warns(TwoStageGPWarning, match="KNeighborsRegressor takes no sample_weight"):
-        model.fit(X, y, sample_weight=np.full(40, 2.0))
+        model.fit(X, y, sample_weight=1.0 + np.arange(40) % 2)
 
 
 def test_calibration_uses_held_out_residuals_even_where_the_variance_does_not():

@@ -250,7 +250,7 @@ def test_repeated_rows_are_further_copies(fitted, name):
 
 def test_weights_are_counts(fitted):
     model = quiet(fitted("weights"), X[N:], Y[N:], sample_weight=WEIGHT[N:])
-    check(model, *moments(model, X, Y, WEIGHT))
+    check(model, *moments(model, X, Y, WEIGHT / model._data[0].weight_unit))
     twice = quiet(fitted("two stages"), X[N:], Y[N:], sample_weight=np.full(M, 2.0))
     copies = quiet(fitted("two stages"), np.vstack([X[N:]] * 2), np.append(Y[N:], Y[N:]))
     np.testing.assert_allclose(twice.predict(POINTS), copies.predict(POINTS), rtol=1e-9)

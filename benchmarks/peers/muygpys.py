@@ -90,7 +90,11 @@ def fit(X: Array, y: Array, seed: int) -> Fitted:
         scale=AnalyticScale(),
     )
     neighbours = NN_Wrapper(
-        inputs, NN_COUNT, nn_method="exact", algorithm="ball_tree", n_jobs=threads()
+        inputs,
+        min(NN_COUNT, len(y) - 1),
+        nn_method="exact",
+        algorithm="ball_tree",
+        n_jobs=threads(),
     )
     np.random.seed(seed)  # noqa: NPY002 - the library draws its batch from the global state
     batch, near = sample_batch(neighbours, min(BATCH_COUNT, len(y)), len(y))

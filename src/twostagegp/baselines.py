@@ -224,7 +224,8 @@ class ExactGPRegressor(GPEstimator):
 
     def _describe(self, data: Prepared, fit: SingleStageFit) -> FitReport:
         report = single_stage_report(data, fit.candidates, fit.posterior, fit.noise, fit.seconds)
-        if data.merged.groups is not None and self.objective == "nll":
+        given = data.merged.groups is not None and data.weight_unit == 1.0
+        if given and self.objective == "nll":
             report.warnings.append(
                 "groups have no effect on the likelihood; use objective='loo' to hold them out."
             )

@@ -111,14 +111,13 @@ class Predictive:
             cov = cov * (stds**2)[:, None, None]
             return mean, cov[0] if self._is_1d else cov
         mean, latent, observed = self._moments(X, variance=return_std or return_latent_std)
-        if return_std:
-            assert observed is not None
-            std = np.sqrt(observed) * [shape.std for shape in self._shapes]
-            return self._shape(mean), self._shape(std)
+        if latent is None or observed is None:
+            return self._shape(mean)
+        std = np.sqrt(observed) * [shape.std for shape in self._shapes]
         if return_latent_std:
-            assert latent is not None
-            return self._shape(mean), np.sqrt(self._shape(latent))
-        return self._shape(mean)
+            # A law that is off centre has less spread than sigma; the function has no more.
+            std = np.minimum(np.sqrt(latent), std)
+        return self._shape(mean), self._shape(std)
 
     def predict_interval(
         self,

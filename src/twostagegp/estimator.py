@@ -146,6 +146,8 @@ class GPEstimator(
     columns_: TableEncoder | None
     #: Where the rows are, of a model that was fitted to a Dask collection.
     _shards: Any = None
+    #: Whether copies that agree are one row where they are most of the table (``rows.py``).
+    _copies_are_one: bool = True
 
     @abstractmethod
     def _check_parameters(self) -> None:
@@ -188,7 +190,9 @@ class GPEstimator(
         groups : array-like of shape (n,), optional
             Rows with the same label are held out together wherever something is held out.
         sample_weight : array-like of shape (n,), optional
-            Counts: weight 2 is the row twice, weight 0 the row not there.
+            Counts: weight 2 is the row twice, weight 0 the row not there. Where most of the weight
+            is in rows above one of which no two measurements differ, only ratios matter, and copies
+            are held out together: docs/how_it_works.md.
         noise_var : array-like of shape (n,) or scalar, optional
             Known noise variance of each training row, in the units of y squared, on top of the
             noise that is learned.
@@ -224,6 +228,7 @@ class GPEstimator(
             "groups": check_groups(groups, n),
             "device": device,
             "dtype": torch.float64 if self.dtype == "float64" else torch.float32,
+            "copies_are_one": self._copies_are_one,
         }
         seed = int(check_seed(self.random_state).randint(2**31 - 1))
         self._data, self._fits = [], []

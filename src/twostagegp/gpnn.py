@@ -345,7 +345,8 @@ class GPNNRegressor(GPEstimator):
         if self.calibrate and fit.posterior is not None:
             report.calibration = f"scale, factor {fit.factor:.3g}"
         trained_blind = fit.posterior is not None and self.hyperparameters == "blocks"
-        if data.merged.groups is not None and trained_blind:
+        given = data.merged.groups is not None and data.weight_unit == 1.0
+        if given and trained_blind:
             report.warnings.append(
                 "groups have no effect on the likelihood of blocks: the calibration alone holds "
                 "them out. Use hyperparameters='neighbors' to hold them out in training too."

@@ -142,6 +142,7 @@ def grow(
     array([1., 3., 5., 6.])
     """
     merged, scaling = data.merged, data.scaling
+    weight = weight / data.weight_unit
     size = float(np.abs(y).max())
     if size > HUGE:
         raise InputError(f"y reaches {size:.1e}; its square would overflow. Rescale it.")

@@ -74,6 +74,8 @@ class Prepared:
     scaling: Scaling
     constant_columns: list[str]
     constant_target: bool
+    #: Weight in the user's units that counts as one row; not 1 where rows are mere copies.
+    weight_unit: float = 1.0
 
     @property
     def n_rows(self) -> int:
@@ -196,9 +198,14 @@ def resolve_device(device: str, n: int, batched: bool = False) -> torch.device:
 
 
 def _weighted_moments(values: Array, weight: Array) -> tuple[Array, Array]:
-    share = weight / weight.sum()
-    mean = share @ values
-    return mean, np.sqrt(share @ (values - mean) ** 2)
+    """Mean and standard deviation of each column, to the last bit whatever stands beside it.
+
+    A matrix product rounds a column by its place in the table, which is enough to decide between
+    neighbours at the same distance.
+    """
+    share = (weight / weight.sum())[:, None]
+    mean = (share * values).sum(0)
+    return mean, np.sqrt((share * (values - mean) ** 2).sum(0))
 
 
 def standardise_columns(
@@ -229,6 +236,7 @@ def prepare(
     groups: NDArray[np.int64] | None = None,
     device: torch.device,
     dtype: torch.dtype,
+    copies_are_one: bool = True,
 ) -> Prepared:
     """Merge, drop constant columns and standardise; everything is finite already.
 
@@ -238,6 +246,8 @@ def prepare(
     y : array of shape (n,)
     names : sequence of str
         Column names for messages.
+    copies_are_one : bool
+        Whether copies that agree are one row where they are most of the table (``rows.py``).
     """
     if weight is not None:
         used = weight > 0.0
@@ -273,7 +283,12 @@ def prepare(
         deviation=raw.deviation / y_scale,
         weight=raw.weight,
     )
-    return Prepared(to_rows(merged, device, dtype), merged, scaling, constant, constant_target)
+    unit = 1.0
+    if copies_are_one and merged.mostly_copies:
+        unit = float(merged.c.mean())
+        merged = merged.counted_in(unit)
+    rows = to_rows(merged, device, dtype)
+    return Prepared(rows, merged, scaling, constant, constant_target, unit)
 
 
 def to_rows(merged: Merged, device: torch.device, dtype: torch.dtype) -> Rows:

@@ -242,7 +242,8 @@ class TwoStageGPRegressor(GPEstimator):
             factor_dtype=factor_dtype,
         )
         fit = fit_two_stage(data, options, seed)
-        fit.method = method, reason
+        copies = "; copies that agree are one row, held out whole" * (data.weight_unit != 1.0)
+        fit.method = method, reason + copies
         return fit
 
     def _method(self, data: Prepared) -> tuple[str, str]:

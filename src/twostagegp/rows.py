@@ -13,6 +13,13 @@ and leaving one copy out while its twins stay has the closed form used in
 the row not there. Matrices get smaller, and two equal rows can no longer make one singular.
 
 Merged rows are kept in sorted order, so that the order of the table does not matter.
+
+Copies that agree in the target to the last digit are something else than measurements: the table
+was joined with itself, rows were drawn with replacement, or a ``sample_weight`` was meant as an
+importance. Taken for measurements they prove that there is no noise, and one that is left out is
+known from its twins. Where such copies are most of the table (:attr:`Merged.mostly_copies`),
+weights count in units of their mean, so that distinct rows count one each on average, and every
+distinct row is a group of its own, left out whole.
 """
 
 from __future__ import annotations
@@ -26,6 +33,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 __all__ = ["Merged", "Rows", "group_blocks", "lexicographic", "merge_rows"]
+
+#: Mean square within a row, of a standardised target, up to which its copies agree.
+_AGREE = 1e-20
+#: Share of all weight from which on copies that agree are most of the table.
+_COPIED = 0.5
+#: Share of the weight of repeated rows that must agree.
+_AGREEING = 0.9
 
 
 @dataclass(frozen=True)
@@ -74,7 +88,7 @@ class Rows:
         Exact copies say that there is no noise at all, whatever the kernel: a comparison of
         kernels that believed them would compare nothing else.
         """
-        copies = (self.c > 1.0) & (self.q <= 1e-20 * self.c)
+        copies = (self.c > 1.0) & (self.q <= _AGREE * self.c)
         return replace(self, c=torch.where(copies, torch.ones_like(self.c), self.c))
 
     def with_target(self, t: Tensor, q: Tensor | None = None) -> Rows:
@@ -138,6 +152,24 @@ class Merged:
     def y(self) -> NDArray[np.float64]:
         """Target of every row of the table, shape (n,)."""
         return self.t[self.inverse] + self.deviation
+
+    @property
+    def mostly_copies(self) -> bool:
+        """Whether most of the weight is in copies that agree, next to none in ones that do not.
+
+        The target is standardised already. Where groups are given, copies leave with their group.
+        """
+        repeated = self.c > 1.0
+        agree = repeated & (self.q <= _AGREE * self.c)
+        weight, agreeing = float(self.c[repeated].sum()), float(self.c[agree].sum())
+        most = agreeing > _COPIED * float(self.c.sum()) and agreeing >= _AGREEING * weight
+        return self.groups is None and most
+
+    def counted_in(self, unit: float) -> Merged:
+        """The same with weights in that unit; rows are groups where some still are above one."""
+        c = self.c / unit
+        groups = np.arange(len(c)) if c.max() > 1.0 + 1e-12 else None
+        return replace(self, c=c, q=self.q / unit, weight=self.weight / unit, groups=groups)
 
     def unmerge(
         self, residual: NDArray[np.float64], slope: NDArray[np.float64]

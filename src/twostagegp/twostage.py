@@ -57,6 +57,9 @@ _LOG = logging.getLogger("twostagegp")
 #: The second stage's noise variance is at least this share of the squared size of the residuals.
 NOISE_SHARE = 0.3
 
+#: A law of less spread than this share of sigma is as good as a point.
+_LEAST_STD = 1e-3
+
 #: Held-out predictions that leaving a row out moves by more than this share of their own spread say
 #: more about the row's target than about its place.
 MOST_MOVED = 0.5
@@ -80,7 +83,12 @@ class TwoStageFit:
     @property
     def noise(self) -> float:
         """Calibrated noise variance (of a typical row), never below the floor."""
-        return max(self.calibration.factor * self.variance.noise, self.noise_floor)
+        return max(self.calibration.factor * self.variance.noise, self.least_noise)
+
+    @property
+    def least_noise(self) -> float:
+        """The floor in units of sigma squared, of which a law off centre has only a share."""
+        return self.noise_floor / max(self.shape.std, _LEAST_STD) ** 2
 
     @property
     def shape(self) -> Shape:
@@ -99,7 +107,7 @@ class TwoStageFit:
     def moments(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mean, variance of the function and variance of an observation, each of shape (n,)."""
         mean, latent, factors = self._scaled_parts(X)
-        noise = (factors * self.variance.noise).clamp_(min=self.noise_floor)
+        noise = (factors * self.variance.noise).clamp_(min=self.least_noise)
         latent = factors * latent
         return mean, latent, latent + noise
 
@@ -116,7 +124,7 @@ class TwoStageFit:
         _, _, factors = self._scaled_parts(X)
         root = factors.sqrt()
         C = C * root[:, None] * root
-        C.diagonal().add_((factors * self.variance.noise).clamp_(min=self.noise_floor))
+        C.diagonal().add_((factors * self.variance.noise).clamp_(min=self.least_noise))
         return C
 
     def _scaled_parts(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -174,8 +174,10 @@ PARTS: dict[str, Part] = {
     # rows and units
     "Prepared": _part(
         "inputs",
-        "rows:Rows merged:Merged scaling:Scaling constant_columns:list constant_target:bool",
+        "rows:Rows merged:Merged scaling:Scaling constant_columns:list constant_target:bool "
+        "weight_unit?:number",
         check=checks.check_prepared,
+        defaults=(("weight_unit", 1.0),),
     ),
     "Scaling": _part(
         "inputs",
