@@ -172,15 +172,16 @@ def _read(path: Path, most: int) -> bytes:
         descriptor = os.open(path, flags)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ModelFileError(f"{path} is not there; the model is incomplete.") from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):  # os.fdopen would raise for a folder, and close nothing
+        os.close(descriptor)
+        raise ModelFileError(f"{path} is not a regular file.")
     with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise ModelFileError(f"{path} is not a regular file.")
         if status.st_size > most:
             raise ModelFileError(
                 f"{path} has {status.st_size} bytes instead of at most {most}; it is damaged."
             )
-        return file.read(most + 1)
+        return file.read(status.st_size + 1)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -324,6 +324,7 @@ PARTS: dict[str, Part] = {
     "Shape": _part(
         "shape",
         "name:str degrees:number tail:number centres:array shares:array widths:array",
+        check=checks.check_shape,
     ),
     # single stages
     "SingleStageFit": _part(
@@ -337,7 +338,11 @@ PARTS: dict[str, Part] = {
         "constant_noise:number factor:number seconds:dict searches:tuple",
     ),
     "Whitening": _part(
-        "gpnn", "mean:tensor matrix:tensor", forgotten=("_last",), make=rebuild.make_by_constructor
+        "gpnn",
+        "mean:tensor matrix:tensor",
+        forgotten=("_last",),
+        make=rebuild.make_by_constructor,
+        check=checks.check_whitening,
     ),
     # classification
     "ClassReport": _part(
