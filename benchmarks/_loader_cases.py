@@ -57,7 +57,7 @@ def open_stored(path: Path) -> Stored:
     manifest = read_manifest(path)
     files = read_files(path, manifest)
     structure = json.loads(files["model"])
-    points: Any = table(3) if path.name == "columns" else POINTS
+    points: Any = table().head(3) if path.name == "columns" else POINTS
     model = twostagegp.load(path)
     if path.name != "columns" and model.n_features_in_ != POINTS.shape[1]:
         points = np.zeros((3, model.n_features_in_))
