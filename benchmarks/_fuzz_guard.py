@@ -2,8 +2,9 @@
 
 A case is a function that reads something hostile. It may end in an error of ours or in a result.
 Anything else counts as a failure: another kind of exception, more than two seconds of processor
-time, a jump of the largest resident memory, a claim on memory that the process has no right to, a
-file opened for writing, a program started, code run that is not of an installed module.
+time, a jump of the largest resident memory, a claim on more memory than the process may take
+(unless it ends in our error of that name), a file opened for writing, a program started, code run
+that is not of an installed module.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from twostagegp.errors import TwoStageGPError
+from twostagegp.errors import MemoryBudgetError, TwoStageGPError
 
 __all__ = ["CPU_SECONDS", "FAILURES", "GROWTH_MIB", "Guard", "limit_address_space"]
 
@@ -98,7 +99,7 @@ class Guard:
             outcome, told = "slow", f"broken off after {BREAK_SECONDS} s"
         except TwoStageGPError as error:
             outcome, told = "refused", f"{type(error).__name__}: {error}"
-            if _took_memory(error):
+            if _took_memory(error) and not isinstance(error, MemoryBudgetError):
                 outcome = "memory"
         except Exception as error:
             outcome, told = f"exception: {type(error).__name__}", str(error)[:300]

@@ -6,19 +6,27 @@ When a process dies, the last line is true, and a new process goes on behind it.
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import subprocess
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import twostagegp
+from benchmarks._arguments import positive
 from benchmarks._fuzz_guard import FAILURES, Guard, limit_address_space
+from benchmarks._models import code_version
+from benchmarks._store import write_whole
 
-__all__ = ["is_failure", "run_all", "run_cases", "work"]
+__all__ = ["is_failure", "memory_folder", "run_cases", "run_program"]
 
+RESULTS = Path(__file__).parent / "results"
 #: Cases that one process runs.
 SHARE = 20_000
 #: Failures that are kept with their messages.
@@ -60,7 +68,7 @@ def run_cases(
         tell({"case": number, "kind": kind, "outcome": outcome, "told": told})
 
 
-def work(cases: Any, first: int, last: int, log: Path) -> None:
+def _work(cases: Any, first: int, last: int, log: Path) -> None:
     """What a worker does: cases from first to last, their results as lines of a file."""
     guard = Guard()
     cases.warm()
@@ -74,10 +82,10 @@ def work(cases: Any, first: int, last: int, log: Path) -> None:
         run_cases(guard, cases, range(first, last), tell)
 
 
-def run_all(program: Sequence[str], cases: int, first: int, folder: Path) -> dict[str, Any]:
+def _run_all(program: Sequence[str], cases: int, first: int, folder: Path) -> dict[str, Any]:
     """Run cases in processes, one after the other.
 
-    ``program`` is a command that takes ``--worker FIRST LAST LOG`` and calls :func:`work`.
+    ``program`` is a command that takes ``--worker FIRST LAST LOG`` and calls :func:`_work`.
     """
     results: dict[int, Result] = {}
     begin, log, at, end = time.perf_counter(), folder / "log", first, first + cases
@@ -111,3 +119,54 @@ def _counts(results: Sequence[Result]) -> dict[str, Any]:
         "outcomes": {kind: dict(sorted(by_kind[kind].items())) for kind in sorted(by_kind)},
         "failures": failures[:KEPT],
     }
+
+
+def memory_folder() -> str | None:
+    """A folder in memory, where there is one: half a million files are written."""
+    return "/dev/shm" if os.path.isdir("/dev/shm") else None
+
+
+def run_program(
+    name: str,
+    make: Callable[[int], Any],
+    arguments: Sequence[str] | None,
+    folder: Path,
+    passed: Sequence[str] = (),
+) -> int:
+    """What the programs share: options, workers, and counts that are written and printed.
+
+    Parameters
+    ----------
+    name : str
+        Of the module, and of the file of results.
+    make : callable
+        From a seed to the cases.
+    arguments : sequence of str, optional
+    folder : Path
+        For what workers write.
+    passed : sequence of str
+        Arguments that workers are given too.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
+    parser.add_argument("--cases", type=positive, default=100_000)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, help="run one case, and raise what it raises")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    if given.only is not None:
+        print(make(given.seed)(given.only)[1]())
+        return 0
+    if given.worker:
+        first, last, log = given.worker
+        _work(make(given.seed), int(first), int(last), Path(log))
+        return 0
+    program = [sys.executable, "-m", f"benchmarks.{name}", "--seed", str(given.seed), *passed]
+    counts = _run_all(program, given.cases, given.first, folder)
+    counts |= {"seed": given.seed, "version": twostagegp.__version__, "code": code_version()}
+    text = json.dumps(counts, indent=1, ensure_ascii=False) + "\n"
+    write_whole(given.results / f"{name}.json", text)
+    print(text)
+    return 1 if counts["failed"] else 0

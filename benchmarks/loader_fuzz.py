@@ -14,68 +14,39 @@ Cases are drawn from their numbers; ``--first`` goes on where another run stoppe
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import sys
 import tempfile
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import twostagegp
-from benchmarks._arguments import positive
-from benchmarks._fuzz_runner import run_all, work
+from benchmarks._fuzz_runner import memory_folder, run_program
 from benchmarks._loader_cases import Cases, open_stored
 from benchmarks._loader_models import save_models
-from benchmarks._models import code_version
-from benchmarks._store import write_whole
 
 __all__ = ["main"]
 
-RESULTS = Path(__file__).parent / "results"
 
+def main(arguments: Sequence[str] | None = None, models: Path | None = None) -> int:
+    """Run cases, write and print their counts; returns 1 where one failed.
 
-def _cases(models: Path, folder: Path, seed: int) -> Cases:
-    stored = [open_stored(path) for path in sorted(models.iterdir()) if path.is_dir()]
-    return Cases(stored, folder, seed)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run cases, write and print their counts; returns 1 where one failed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.loader_fuzz")
-    parser.add_argument("--cases", type=positive, default=100_000)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, help="run one case, and raise what it raises")
-    parser.add_argument("--models", type=Path, help="folder of saved models; made otherwise")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    warnings.simplefilter("ignore")
-    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    with tempfile.TemporaryDirectory(dir=memory) as name:
+    ``models`` is a folder of saved models; one is made where none is given.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if "--models" in given:  # a worker is told where they are
+        at = given.index("--models")
+        models = Path(given[at + 1])
+        del given[at : at + 2]
+    with tempfile.TemporaryDirectory(dir=memory_folder()) as name:
         folder = Path(name)
-        models = given.models
         if models is None:
             models = folder / "models"
             save_models(models)
-        if given.only is not None:
-            print(_cases(models, folder, given.seed)(given.only)[1]())
-            return 0
-        if given.worker:
-            first, last, note = given.worker
-            work(_cases(models, folder, given.seed), int(first), int(last), Path(note))
-            return 0
-        program = [sys.executable, "-m", "benchmarks.loader_fuzz", "--models", str(models)]
-        program += ["--seed", str(given.seed)]
-        counts: dict[str, Any] = run_all(program, given.cases, given.first, folder)
-    counts |= {"seed": given.seed, "version": twostagegp.__version__, "code": code_version()}
-    text = json.dumps(counts, indent=1, ensure_ascii=False) + "\n"
-    write_whole(given.results / "loader_fuzz.json", text)
-    print(text)
-    return 1 if counts["failed"] else 0
+        there = models
+
+        def make(seed: int) -> Cases:
+            return Cases([open_stored(path) for path in sorted(there.iterdir())], folder, seed)
+
+        return run_program("loader_fuzz", make, given, folder, ("--models", str(models)))
 
 
 if __name__ == "__main__":
