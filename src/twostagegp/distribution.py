@@ -33,6 +33,8 @@ Array = NDArray[np.float64]
 
 #: Most bytes of the covariance matrices given out at once; one target: 14,142 rows.
 _COVARIANCE_BYTES = 1_600_000_000
+#: Matrices of that size that are there at once while one is made.
+_LIVE_MATRICES = 4
 #: Arrays of the size of the draws that are there at once while they are made.
 _LIVE_SAMPLES = 4
 
@@ -40,10 +42,12 @@ _LIVE_SAMPLES = 4
 def check_covariance_size(n: int, p: int) -> None:
     """Raise before p covariance matrices of n rows are made that would fill the memory."""
     needed = 8 * p * n * n
-    if needed > _COVARIANCE_BYTES:
+    free = available_bytes(torch.device("cpu"))
+    most = _COVARIANCE_BYTES if free is None else min(_COVARIANCE_BYTES, free // _LIVE_MATRICES)
+    if needed > most:
         raise MemoryBudgetError(
             f"the joint covariance of {n} rows and {p} target(s) needs {needed / 2**30:.1f} GiB; "
-            f"ask for at most {math.isqrt(_COVARIANCE_BYTES // (8 * p))} rows at a time, or use "
+            f"ask for at most {math.isqrt(most // (8 * p))} rows at a time, or use "
             "return_std."
         )
 

@@ -30,7 +30,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from twostagegp.errors import ModelFileError
+from twostagegp.errors import MemoryBudgetError, ModelFileError
 
 __all__ = ["MANIFEST", "check_replaceable", "read_files", "read_manifest", "write_folder"]
 
@@ -41,6 +41,10 @@ KIND = "twostagegp model"
 _MANIFEST_BYTES = 1 << 20
 #: Files of a model at most.
 _MOST_FILES = 1000
+#: Files from this size on are compared with the memory that is free.
+_LARGE_BYTES = 1 << 24
+#: The bytes of a file, their arrays, and one more while these are made.
+_LIVE_COPIES = 3
 
 _NAME = re.compile(r"(model|arrays|sklearn-\d{1,4})-[0-9a-f]{16}\.(json|safetensors|skops)")
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -181,7 +185,25 @@ def _read(path: Path, most: int) -> bytes:
             raise ModelFileError(
                 f"{path} has {status.st_size} bytes instead of at most {most}; it is damaged."
             )
+        _check_memory(path, status.st_size)
         return file.read(status.st_size + 1)
+
+
+def _check_memory(path: Path, size: int) -> None:
+    """Raise before a file is read that does not fit into memory with what is made of it."""
+    if size < _LARGE_BYTES:
+        return
+    import torch
+
+    from twostagegp.memory import available_bytes
+
+    free = available_bytes(torch.device("cpu"))
+    if free is not None and _LIVE_COPIES * size > free:
+        raise MemoryBudgetError(
+            f"{path} has {size / 2**30:.1f} GiB; to load it takes about "
+            f"{_LIVE_COPIES * size / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free. Load it "
+            "where there is more memory, or save it without include_factors."
+        )
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
