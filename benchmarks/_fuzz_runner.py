@@ -23,8 +23,18 @@ from benchmarks._arguments import positive
 from benchmarks._fuzz_guard import FAILURES, Guard, limit_address_space
 from benchmarks._models import code_version
 from benchmarks._store import write_whole
+from benchmarks._tables import markdown_table
 
-__all__ = ["is_failure", "memory_folder", "run_cases", "run_program"]
+__all__ = [
+    "count",
+    "is_failure",
+    "memory_folder",
+    "page",
+    "read_log",
+    "run_cases",
+    "run_program",
+    "write_results",
+]
 
 RESULTS = Path(__file__).parent / "results"
 #: Cases that one process runs.
@@ -82,33 +92,45 @@ def _work(cases: Any, first: int, last: int, log: Path) -> None:
         run_cases(guard, cases, range(first, last), tell)
 
 
-def _run_all(program: Sequence[str], cases: int, first: int, folder: Path) -> dict[str, Any]:
+def _run_all(
+    program: Sequence[str], cases: int, first: int, folder: Path, keep: Callable[[Any], None]
+) -> dict[str, Any]:
     """Run cases in processes, one after the other.
 
-    ``program`` is a command that takes ``--worker FIRST LAST LOG`` and calls :func:`_work`.
+    ``program`` is a command that takes ``--worker FIRST LAST LOG`` and calls :func:`_work`;
+    ``keep`` is given the counts after each process, so that a run that is broken off has some.
     """
     results: dict[int, Result] = {}
+    counts: dict[str, Any] = {}
     begin, log, at, end = time.perf_counter(), folder / "log", first, first + cases
     while at < end:
         worker = [*program, "--worker", str(at), str(min(at + SHARE, end)), str(log)]
         done = subprocess.run(worker, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        found = [json.loads(line) for line in log.read_text().splitlines()]
-        results |= {each["case"]: each for each in found}
         if done.returncode > 0 and "Timeout (" not in done.stderr:
             raise RuntimeError(f"the program of the cases failed:\n{done.stderr[-2000:]}")
+        found = read_log(log)
         if done.returncode:
             found[-1]["told"] = f"exit code {done.returncode}: {done.stderr[-1500:]}"
+        results |= {each["case"]: each for each in found}
         at = found[-1]["case"] + 1
-        failed = sum(is_failure(each["outcome"]) for each in results.values())
-        passed = time.perf_counter() - begin
-        print(f"{at - first:,} cases, {failed} failures, {passed:.0f} s", file=sys.stderr)
-    return _counts(list(results.values())) | {
-        "first": first,
-        "seconds": round(time.perf_counter() - begin, 1),
-    }
+        counts = count(list(results.values())) | {
+            "first": first,
+            "seconds": round(time.perf_counter() - begin, 1),
+        }
+        keep(counts)
+        told = f"{counts['cases']:,} cases, {counts['failed']} failures, {counts['seconds']:.0f} s"
+        print(told, file=sys.stderr)
+    return counts
 
 
-def _counts(results: Sequence[Result]) -> dict[str, Any]:
+def read_log(path: Path) -> list[Result]:
+    """Results of a worker, of each case the last one."""
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    return list({each["case"]: each for each in found}.values())
+
+
+def count(results: Sequence[Result]) -> dict[str, Any]:
+    """Outcomes by kind, and the first failures."""
     by_kind: dict[str, Counter[str]] = {}
     for each in results:
         by_kind.setdefault(each["kind"], Counter())[each["outcome"]] += 1
@@ -164,9 +186,37 @@ def run_program(
         _work(make(given.seed), int(first), int(last), Path(log))
         return 0
     program = [sys.executable, "-m", f"benchmarks.{name}", "--seed", str(given.seed), *passed]
-    counts = _run_all(program, given.cases, given.first, folder)
-    counts |= {"seed": given.seed, "version": twostagegp.__version__, "code": code_version()}
-    text = json.dumps(counts, indent=1, ensure_ascii=False) + "\n"
-    write_whole(given.results / f"{name}.json", text)
-    print(text)
+    state = {"seed": given.seed, "version": twostagegp.__version__, "code": code_version()}
+    counts = _run_all(
+        program,
+        given.cases,
+        given.first,
+        folder,
+        lambda counts: write_results(given.results, name, counts | state),
+    )
+    print((given.results / f"{name}.md").read_text(encoding="utf-8"))
     return 1 if counts["failed"] else 0
+
+
+def write_results(folder: Path, name: str, counts: dict[str, Any]) -> None:
+    """The counts as JSON, and a page with their table."""
+    write_whole(folder / f"{name}.json", json.dumps(counts, indent=1, ensure_ascii=False) + "\n")
+    write_whole(folder / f"{name}.md", page(name, counts))
+
+
+def page(name: str, counts: dict[str, Any]) -> str:
+    """The Markdown page of some counts."""
+    lines = []
+    for kind, by in counts["outcomes"].items():
+        failed = sum(n for outcome, n in by.items() if is_failure(outcome))
+        total = sum(by.values())
+        lines.append([kind, *(f"{n:,}" for n in (total, by.get("refused", 0)))])
+        lines[-1] += [f"{total - by.get('refused', 0) - failed:,}", f"{failed:,}"]
+    table = markdown_table(["spoilt", "cases", "refused", "read", "failures"], lines)
+    return (
+        f"# Counts of `benchmarks.{name}`\n\n"
+        f"twostagegp {counts['version']} (source {counts['code']}), seed {counts['seed']}, cases "
+        f"{counts['first']:,} to {counts['first'] + counts['cases'] - 1:,}: {counts['cases']:,} "
+        f"cases, {counts['failed']:,} failures, {counts['seconds']:,.0f} s.\n\n"
+        f"## Cases\n\n{table}\n"
+    )
