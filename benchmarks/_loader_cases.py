@@ -202,7 +202,9 @@ class Cases:
     def _damage(self, base: Stored, draw: random.Random) -> None:
         self._write(base.manifest, base.files)
         file = draw.choice(sorted(self.folder.iterdir()))
-        file.write_bytes(change_bytes(file.read_bytes(), draw))
+        whole = file.read_bytes()
+        changed = change_bytes(whole, draw)
+        file.write_bytes(changed if changed != whole else whole + b"\0")
 
     def _folder(self, base: Stored, draw: random.Random) -> None:
         self._write(base.manifest, base.files)
