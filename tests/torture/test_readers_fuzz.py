@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+import time
 import warnings
 
 import numpy as np
@@ -228,6 +229,14 @@ def test_text_of_a_feather_file_that_ends_outside_of_it_is_found_when_it_is_read
     for read in (whole, chunks):
         with pytest.raises(InputError, match="cannot be read as feather"):
             read(path)
+
+
+def test_twenty_thousand_names_are_read_in_no_time(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(",".join(f"c{k}" for k in range(20_000)) + "\n1,2\n")
+    begin = time.process_time()
+    assert len(open_source(path).names) == 20_000
+    assert time.process_time() - begin < 1.0
 
 
 # --- formulas ------------------------------------------------------------------------------------
