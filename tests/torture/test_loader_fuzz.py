@@ -212,6 +212,15 @@ def test_an_axis_too_many_that_one_row_would_hide_is_found(spoil):
         twostagegp.load(spoil("classes", arrays=change))
 
 
+def test_a_stack_with_a_weight_too_many_is_refused(spoil):
+    def change(arrays, parts):
+        name = _array(parts, "StackedMean", "weights")
+        arrays[name] = np.append(arrays[name], 0.0)
+
+    with pytest.raises(ModelFileError, match="other weights than models"):
+        twostagegp.load(spoil("old", arrays=change))
+
+
 def test_draws_that_are_no_numbers_are_refused(spoil):
     def change(arrays, parts):
         arrays[_array(parts, "TwoStageGPClassifier", "_draws")][0, 0] = np.nan

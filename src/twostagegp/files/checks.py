@@ -30,6 +30,7 @@ __all__ = [
     "check_rows",
     "check_scaling",
     "check_shape",
+    "check_stack",
     "check_whitening",
 ]
 
@@ -193,6 +194,13 @@ def check_shape(shape: Any) -> None:
     fine = fine and 0.0 <= shape.tail <= 1.0 and (shape.tail == 0.0 or shape.degrees > 2.0)
     _require(fine and abs(shape.mean) < 1.0, "a shape that is no law of probability")
     _require(shape.name in ("gaussian", "student", "empirical"), f"a shape {shape.name[:40]!r}")
+
+
+def check_stack(stack: Any) -> None:
+    """One weight a model."""
+    weights = stack.weights
+    fine = weights.shape == (len(stack.models),) and weights.dtype == np.float64
+    _require(fine and bool(np.isfinite(weights).all()), "a stack with other weights than models")
 
 
 def check_regressor(model: Any) -> None:

@@ -280,6 +280,7 @@ PARTS: dict[str, Part] = {
     "StackedMean": _part(
         "mean_stage",
         "models:list weights:array heldout_residuals:array searched:list search:KernelSearch|none",
+        check=checks.check_stack,
     ),
     "ConstantMean": _part("mean", "value:number heldout_residuals:array"),
     "RidgeMean": _part(
