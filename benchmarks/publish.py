@@ -28,6 +28,7 @@ PAGES = (
     "docs/dask.md",
     "docs/defaults.md",
     "docs/foundation.md",
+    "docs/hostile.md",
     "docs/kernel_search.md",
     "docs/large_tables.md",
     "docs/mutation.md",

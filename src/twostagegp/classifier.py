@@ -40,6 +40,7 @@ from twostagegp.engines.exact import check_dense_memory, dense_bytes
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.estimator import is_kernel
 from twostagegp.files.savable import Savable
+from twostagegp.finite import require_finite
 from twostagegp.inputs import (
     check_choice,
     check_groups,
@@ -443,7 +444,9 @@ class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
                 parts.append(mean_softmax(mean, variance, self._draws))
             else:
                 parts.append(quadrature_softmax(mean, variance))
-        return np.concatenate(parts)
+        P = np.concatenate(parts)
+        require_finite(P)
+        return P
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of every row, shape (n,)."""
@@ -509,7 +512,9 @@ class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
     def _moments(self, X: Array) -> Iterator[tuple[Array, Array]]:
         with limit_threads(self.n_jobs), no_denormals():
             for begin in range(0, len(X), _CHUNK_ROWS):
-                yield self._fit.moments(X[begin : begin + _CHUNK_ROWS])
+                moments = self._fit.moments(X[begin : begin + _CHUNK_ROWS])
+                require_finite(*moments)
+                yield moments
 
     def _inputs(self, X: Any) -> Array:
         check_is_fitted(self, "fit_report_")

@@ -44,6 +44,7 @@ from twostagegp.columns.tables import named_inputs, needs_rules, training_table
 from twostagegp.crossfit import assign_folds
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.files.savable import Savable
+from twostagegp.finite import predict_with, require_finite
 from twostagegp.inputs import check_finite, check_groups
 
 __all__ = ["CVPlusRegressor", "guaranteed_level"]
@@ -189,7 +190,9 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, Savable, BaseEstimator
     def predict(self, X: Any) -> Array:
         """Prediction of the estimator that was fitted to all rows, shape (n,)."""
         X = self._checked(X)
-        return np.asarray(self.estimator_.predict(X))
+        mean = np.asarray(predict_with(self.estimator_, X))
+        require_finite(mean)
+        return mean
 
     def guaranteed_level(self, level: float = 0.95) -> float:
         """Coverage that intervals of ``level`` are sure to have if rows are exchangeable."""
@@ -222,6 +225,7 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, Savable, BaseEstimator
             lower, upper = mean - reach, mean + reach
             interval[begin : begin + size, 0] = np.partition(lower, n - rank, axis=1)[:, n - rank]
             interval[begin : begin + size, 1] = np.partition(upper, rank - 1, axis=1)[:, rank - 1]
+        require_finite(interval)
         return interval
 
 
@@ -245,9 +249,9 @@ def _each_warning_once() -> Iterator[None]:
 def _moments(model: Any, X: Any) -> tuple[Array, Array]:
     """Mean and standard deviation; ones where the model has none."""
     try:
-        mean, std = model.predict(X, return_std=True)
+        mean, std = predict_with(model, X, return_std=True)
     except TypeError:
-        mean = np.asarray(model.predict(X), dtype=np.float64)
+        mean = np.asarray(predict_with(model, X), dtype=np.float64)
         return mean, np.ones(len(mean))
     # Where a model is sure of everything, as a constant is, residuals must still be finite.
     return np.asarray(mean), np.maximum(np.asarray(std), math.sqrt(np.finfo(float).tiny))

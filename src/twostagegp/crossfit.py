@@ -19,6 +19,8 @@ from torch import Tensor
 if TYPE_CHECKING:
     from twostagegp.growth import Growth
 
+from twostagegp.finite import predict_with
+
 __all__ = ["RegressorMean", "assign_folds"]
 
 Array = NDArray[np.float64]
@@ -112,7 +114,7 @@ class RegressorMean:
 
     def predict(self, X: Tensor) -> Tensor:
         """Prediction at standardised inputs, shape (n,)."""
-        values = np.asarray(self.model.predict(X.cpu().numpy()), dtype=np.float64).reshape(-1)
+        values = np.asarray(predict_with(self.model, X.cpu().numpy()), dtype=np.float64).reshape(-1)
         return torch.as_tensor(values).to(X)
 
     def extended(self, growth: Growth, keep_factors: bool) -> RegressorMean:

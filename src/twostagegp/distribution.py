@@ -17,12 +17,14 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr
 from sklearn.utils import check_random_state
 
 from twostagegp.distributed.detect import is_dask
 from twostagegp.errors import InputError, MemoryBudgetError
+from twostagegp.memory import available_bytes
 from twostagegp.shape import Shape
 
 __all__ = ["Predictive", "check_covariance_size"]
@@ -31,16 +33,33 @@ Array = NDArray[np.float64]
 
 #: Most bytes of the covariance matrices given out at once; one target: 14,142 rows.
 _COVARIANCE_BYTES = 1_600_000_000
+#: Matrices of that size that are there at once while one is made.
+_LIVE_MATRICES = 4
+#: Arrays of the size of the draws that are there at once while they are made.
+_LIVE_SAMPLES = 4
 
 
 def check_covariance_size(n: int, p: int) -> None:
     """Raise before p covariance matrices of n rows are made that would fill the memory."""
     needed = 8 * p * n * n
-    if needed > _COVARIANCE_BYTES:
+    free = available_bytes(torch.device("cpu"))
+    most = _COVARIANCE_BYTES if free is None else min(_COVARIANCE_BYTES, free // _LIVE_MATRICES)
+    if needed > most:
         raise MemoryBudgetError(
             f"the joint covariance of {n} rows and {p} target(s) needs {needed / 2**30:.1f} GiB; "
-            f"ask for at most {math.isqrt(_COVARIANCE_BYTES // (8 * p))} rows at a time, or use "
+            f"ask for at most {math.isqrt(most // (8 * p))} rows at a time, or use "
             "return_std."
+        )
+
+
+def check_sample_size(n: int, p: int, n_samples: int) -> None:
+    """Raise before more draws are made than there is memory for."""
+    needed = _LIVE_SAMPLES * 8 * n * p * n_samples
+    available = available_bytes(torch.device("cpu"))
+    if available is not None and needed > available:
+        raise MemoryBudgetError(
+            f"{n_samples} draws for {n} rows and {p} target(s) need {needed / 2**30:.1f} GiB, and "
+            f"{available / 2**30:.1f} GiB are free; ask for fewer draws or rows at a time."
         )
 
 
@@ -242,6 +261,8 @@ class Predictive:
         if n_samples < 1:
             raise InputError(f"n_samples={n_samples} must be at least 1.")
         rng = check_random_state(random_state)
+        rows = X.shape[0] if hasattr(X, "shape") else len(X)
+        check_sample_size(rows, len(self._shapes), n_samples)
         if not joint:
             mean, sigma = self._mean_and_sigma(X)
             z = [shape.sample((len(mean), n_samples), rng) for shape in self._shapes]

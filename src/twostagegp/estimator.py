@@ -34,6 +34,7 @@ from twostagegp.distribution import Predictive, check_covariance_size
 from twostagegp.drawable import Drawable
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.files.savable import Savable
+from twostagegp.finite import require_finite
 from twostagegp.fit_report import FitReport
 from twostagegp.growth import Growth
 from twostagegp.inputs import (
@@ -334,6 +335,11 @@ class GPEstimator(
         return self._moments_at(self._inputs(X), variance)
 
     def _moments_at(self, X: Array, variance: bool) -> tuple[Array, Array | None, Array | None]:
+        moments = self._raw_moments_at(X, variance)
+        require_finite(*moments)
+        return moments
+
+    def _raw_moments_at(self, X: Array, variance: bool) -> tuple[Array, Array | None, Array | None]:
         if self._shards is not None:
             from twostagegp.distributed.answers import moments_at
 

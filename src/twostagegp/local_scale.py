@@ -52,6 +52,7 @@ from twostagegp.candidates import Candidate
 from twostagegp.crossfit import RegressorMean
 from twostagegp.engines.exact import ExactEngine
 from twostagegp.errors import NotFittableError, TwoStageGPError
+from twostagegp.finite import predict_with
 from twostagegp.kernels import NamedKernel
 from twostagegp.rows import Rows
 
@@ -366,7 +367,8 @@ class ScaleTrees:
         return np.column_stack([situation.X, situation.derived])
 
     def predict(self, situation: Situation) -> Array:
-        return np.asarray(self.model.model.predict(self._columns(situation)), dtype=np.float64)
+        model, columns = self.model.model, self._columns(situation)
+        return np.asarray(predict_with(model, columns), dtype=np.float64)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ def available_bytes(device: torch.device) -> int | None:
         # What torch has reserved and does not use can be had again.
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + unused
-    known = [size for size in (_system_bytes(), _container_bytes()) if size is not None]
+    asked = (_system_bytes(), _container_bytes(), _process_bytes())
+    known = [size for size in asked if size is not None]
     return min(known, default=None)
 
 
@@ -27,6 +28,21 @@ def _system_bytes() -> int | None:
     except OSError:
         pass
     return None
+
+
+def _process_bytes() -> int | None:
+    """What a limit of this process's address space (``ulimit -v``) leaves."""
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit == resource.RLIM_INFINITY:
+            return None
+        with open("/proc/self/statm", encoding="ascii") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+    except (ImportError, OSError):
+        return None
+    return max(0, limit - used)
 
 
 def _container_bytes() -> int | None:

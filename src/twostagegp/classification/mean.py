@@ -48,6 +48,7 @@ from twostagegp.classification.table import ClassTable
 from twostagegp.classification.views import MANY_COLUMNS, View
 from twostagegp.crossfit import assign_folds
 from twostagegp.errors import NotFittableError, TwoStageGPError, TwoStageGPWarning
+from twostagegp.finite import predict_with
 from twostagegp.kernels import Kernel, Vector, is_flexible, make_kernel
 from twostagegp.linalg import block_inverses, safe_cholesky
 from twostagegp.objectives import one_copy_out
@@ -414,7 +415,8 @@ class CrossFitted:
     def _log_probability(self, X: Array) -> Array:
         P = np.zeros((len(X), len(self.prior)))
         if self.model is not None:
-            P[:, self.model.classes_.astype(np.int64)] = self.model.predict_proba(X)
+            own = predict_with(self.model, X, "predict_proba")
+            P[:, self.model.classes_.astype(np.int64)] = own
         P = (1.0 - PRIOR_SHARE) * P + PRIOR_SHARE * self.prior
         return np.log(np.maximum(P / P.sum(1, keepdims=True), 1e-300))
 

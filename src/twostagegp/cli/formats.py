@@ -6,16 +6,14 @@ import bz2
 import gzip
 import lzma
 import warnings
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import pandas as pd
-import pyarrow as pa
 
-from twostagegp.errors import InputError
+from twostagegp.errors import InputError, MemoryBudgetError, TwoStageGPError
 
 __all__ = ["FORMATS", "GAPS", "PACKED", "format_of", "reading", "strict", "unpacked"]
 
@@ -36,14 +34,6 @@ GAPS = (
 )
 #: How compressed CSV and TSV files are opened.
 PACKED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-_DAMAGED = (
-    pa.ArrowInvalid,
-    pa.ArrowNotImplementedError,
-    EOFError,
-    gzip.BadGzipFile,
-    lzma.LZMAError,
-    zlib.error,
-)
 
 
 def format_of(path: Path) -> str:
@@ -85,16 +75,20 @@ def reading(path: Path, kind: str, encoding: str, delimiter: str) -> Iterator[No
     """Errors of the readers, with the file and the way out."""
     try:
         yield
-    except InputError:
+    except TwoStageGPError:
         raise
+    except MemoryError as error:
+        raise MemoryBudgetError(
+            f"{path} needs more memory than there is; lower --chunk-rows, or read fewer columns."
+        ) from error
     except UnicodeError as error:
         raise InputError(
             f"{path} is not {encoding.removesuffix('-sig')} text ({error}); name its "
             "encoding, for example --encoding latin-1."
         ) from error
     except LookupError as error:
-        if "unknown encoding" not in str(error):
-            raise
+        if "encoding" not in str(error):
+            raise InputError(f"{path} cannot be read as {kind}: {error!r}") from error
         raise InputError(f"--encoding {encoding}: {error}.") from error
     except pd.errors.EmptyDataError as error:
         raise InputError(f"{path} is empty.") from error
@@ -103,5 +97,9 @@ def reading(path: Path, kind: str, encoding: str, delimiter: str) -> Iterator[No
             f"{path} is not a regular table: {str(error).strip()} Is the delimiter "
             f"{delimiter!r}? Are cells with delimiters in quotation marks?"
         ) from error
-    except _DAMAGED as error:
+    except OSError as error:
+        if error.errno is not None:  # of the system, and not of a reader
+            raise
+        raise InputError(f"{path} cannot be read as {kind}: {error}") from error
+    except Exception as error:  # what a file can do to the libraries that read it has no one type
         raise InputError(f"{path} cannot be read as {kind}: {error}") from error

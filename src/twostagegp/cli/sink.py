@@ -8,6 +8,7 @@ of that name without a lock is what a killed program has left, and the next run 
 from __future__ import annotations
 
 import contextlib
+import csv
 import glob
 import io
 import os
@@ -30,7 +31,7 @@ __all__ = ["Sink", "guard_formulas", "open_sink", "write_table"]
 
 _ENDING = ".twostagegp-part"
 #: Cells that a spreadsheet would take for a formula, and those among them that are plain numbers.
-_FORMULA = r"^[=+\-@\t\r\n]"
+_FORMULA = r"^[=+\-@\t\r\n＝＋－＠]"
 _NUMBER = r"^[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?$"
 
 
@@ -62,7 +63,11 @@ class Sink:
         frame: pd.DataFrame = table.to_pandas(integer_object_nulls=True)
         text = io.TextIOWrapper(self.file, encoding="utf-8", newline="", write_through=True)
         between = "," if self.kind == "csv" else "\t"
-        frame.to_csv(text, sep=between, index=False, header=first, lineterminator="\n")
+        # A carriage return ends a line for many readers, but pandas does not quote cells for it.
+        quoting: Any = csv.QUOTE_NONNUMERIC if _has_returns(frame) else csv.QUOTE_MINIMAL
+        frame.to_csv(
+            text, sep=between, index=False, header=first, lineterminator="\n", quoting=quoting
+        )
         text.detach()
 
     def close(self) -> None:
@@ -76,6 +81,14 @@ class Sink:
         self.close()
         self.file.flush()
         os.fsync(self.file.fileno())
+
+
+def _has_returns(frame: pd.DataFrame) -> bool:
+    """Whether a name or a cell of text has a carriage return inside."""
+    if any("\r" in str(name) for name in frame.columns):
+        return True
+    text = [k for k, kind in enumerate(frame.dtypes) if not pd.api.types.is_numeric_dtype(kind)]
+    return any(frame.iloc[:, k].astype(str).str.contains("\r", regex=False).any() for k in text)
 
 
 def guard_formulas(table: pa.Table) -> pa.Table:
@@ -101,7 +114,7 @@ def guard_formulas(table: pa.Table) -> pa.Table:
                     pa.scalar("'", pa.large_string()), text, pa.scalar("", pa.large_string())
                 )
                 column = pc.if_else(formula, marked, text)
-        harmless = not name or name[0] not in "=+-@\t\r\n"
+        harmless = not name or name[0] not in "=+-@\t\r\n＝＋－＠"
         names.append(name if harmless else f"'{name}")
         columns.append(column)
     return pa.table(columns, names=names)

@@ -8,6 +8,8 @@ Parquet and Feather files say their types themselves.
 
 from __future__ import annotations
 
+import csv
+import io
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -19,7 +21,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from twostagegp.cli.formats import GAPS, PACKED, format_of, reading, strict, unpacked
+from twostagegp.cli.bounded import check_size, open_bounded
+from twostagegp.cli.formats import GAPS, PACKED, format_of, reading, strict
 from twostagegp.cli.options import nearest
 from twostagegp.errors import InputError
 
@@ -85,14 +88,10 @@ class Source:
         """All rows of some columns, with types inferred where the file has none."""
         with self._told():
             if self.is_text:
-                with strict():
-                    frame = self._csv(dtype=dict.fromkeys(as_text, str), low_memory=False)
-            elif self.kind == "parquet":
-                table = pq.read_table(self.path, columns=list(columns))
-                frame = _to_frame(table.select(list(columns)))
+                with strict(), open_bounded(self.path) as (_, _, file):
+                    frame = self._csv(file, dtype=dict.fromkeys(as_text, str), low_memory=False)
             else:
-                with pa.memory_map(str(self.path)) as memory, pa.ipc.open_file(memory) as reader:
-                    frame = _to_frame(reader.read_all().select(list(columns)))
+                frame = _to_frame(self._table(columns))
         if len(frame) == 0:
             raise InputError(f"{self.path} has no rows.")
         return frame[list(columns)]
@@ -126,12 +125,25 @@ class Source:
         if first == 0:
             raise InputError(f"{self.path} has no rows.")
 
+    def _table(self, columns: Sequence[str]) -> pa.Table:
+        """All rows of a Parquet or Feather file."""
+        if self.kind == "parquet":
+            check_size(self.path, pq.read_metadata(self.path).num_rows, len(columns))
+            table = pq.read_table(self.path, columns=list(columns)).select(list(columns))
+            table.validate(full=True)
+            return table
+        with pa.memory_map(str(self.path)) as memory, pa.ipc.open_file(memory) as reader:
+            table = reader.read_all().select(list(columns))
+            check_size(self.path, table.num_rows, len(columns))
+            table.validate(full=True)  # whether texts are texts, and end inside of the file
+            return table
+
     # --- CSV -------------------------------------------------------------------------------------
 
-    def _csv(self, file: Any = None, **options: Any) -> Any:
+    def _csv(self, file: Any, **options: Any) -> Any:
         # All columns are read: with ``usecols`` pandas would not notice rows with too many cells.
         return pd.read_csv(
-            self.path if file is None else file,
+            file,
             sep=self.delimiter,
             decimal=self.decimal,
             encoding=self.encoding,
@@ -146,17 +158,18 @@ class Source:
         self, columns: Sequence[str], numbers: Collection[str], keep: Sequence[str], rows: int
     ) -> Iterator[tuple[pd.DataFrame, pa.Table, float]]:
         read_as_numbers = set(numbers) - set(keep)  # what is kept is kept as it stands in the file
-        dtype: dict[str, Any] = {
-            name: "float64" if name in read_as_numbers else str for name in self.names
-        }
-        gaps = {name: GAPS for name in self.names if name not in keep}
+        wanted = {*columns, *keep}
+        # Columns that nobody asks for stay what they are, which is quicker where they are many.
+        dtype: dict[str, Any] = dict.fromkeys(self.names, object)
+        dtype |= {name: "float64" if name in read_as_numbers else str for name in wanted}
+        gaps = {name: GAPS for name in wanted if name not in keep}
         size = max(self.path.stat().st_size, 1)
         with ExitStack() as stack:
-            raw = stack.enter_context(open(self.path, "rb"))
-            file = stack.enter_context(unpacked(raw, self.path))
+            raw, counter, file = stack.enter_context(open_bounded(self.path))
             given = self._csv(file, dtype=dtype, chunksize=rows, na_values=gaps)
             reader = stack.enter_context(given)
             while True:
+                counter.begin()
                 try:
                     with strict():
                         frame = next(reader, None)
@@ -175,8 +188,12 @@ class Source:
     def _name_bad_number(self, numbers: Collection[str], rows: int) -> None:
         """Raise with the first cell that is no number; the file is read once more, as text."""
         first = 0
-        with self._csv(dtype=str, chunksize=rows) as reader:
+        with (
+            open_bounded(self.path) as (_, counter, file),
+            self._csv(file, dtype=str, chunksize=rows) as reader,
+        ):
             for frame in reader:
+                counter.begin()
                 for name in sorted(numbers):
                     text = frame[name].str.replace(self.decimal, ".", regex=False)
                     bad = text.notna() & pd.to_numeric(text, errors="coerce").isna()
@@ -206,12 +223,14 @@ class Source:
         if self.kind == "parquet":
             with pq.ParquetFile(self.path) as file:
                 for batch in file.iter_batches(batch_size=rows, columns=list(columns)):
+                    batch.validate(full=True)
                     yield batch, file.metadata.num_rows
             return
         with pa.memory_map(str(self.path)) as memory, pa.ipc.open_file(memory) as reader:
             count = reader.num_record_batches
             for number in range(count):
                 batch = reader.get_batch(number).select(list(columns))
+                batch.validate(full=True)
                 for begin in range(0, batch.num_rows, rows):
                     # Rows in all are not known before the last batch: as many in each as in this.
                     yield batch.slice(begin, rows), count * batch.num_rows
@@ -260,16 +279,16 @@ def _header(source: Source) -> list[str]:
         with pa.memory_map(str(source.path)) as memory, pa.ipc.open_file(memory) as reader:
             names = list(reader.schema.names)
     else:
-        line = pd.read_csv(
-            source.path,
-            sep=source.delimiter,
-            encoding=source.encoding,
-            header=None,
-            nrows=1,
-            dtype=str,
-            keep_default_na=False,
-        ).iloc[0]
-        return [str(name) or f"Unnamed: {k}" for k, name in enumerate(line)]
+        # Not with pandas, which takes seconds where names are many.
+        with (
+            open_bounded(source.path) as (_, _, file),
+            io.TextIOWrapper(file, source.encoding, newline="") as text,
+        ):
+            lines = csv.reader(text, delimiter=source.delimiter, strict=True)
+            line = next((cells for cells in lines if cells), None)
+        if line is None:
+            raise InputError(f"{source.path} is empty.")
+        return [name or f"Unnamed: {k}" for k, name in enumerate(line)]
     return [name for name in names if not name.startswith(_INDEX)]
 
 

@@ -29,9 +29,13 @@ __all__ = [
     "check_report",
     "check_rows",
     "check_scaling",
+    "check_shape",
+    "check_stack",
+    "check_whitening",
 ]
 
 _MOST_THREADS = 4096
+_MOST_COLUMNS = 1 << 22
 _FLOATS = (torch.float64, torch.float32)
 
 
@@ -79,8 +83,18 @@ def _indexes(index: Any, length: int) -> bool:
 def check_scaling(scaling: Any) -> None:
     """One mean and one scale a column in use."""
     k = len(scaling.columns)
-    fine = scaling.x_mean.shape == scaling.x_scale.shape == (k,)
+    parts = (scaling.x_mean, scaling.x_scale)
+    fine = all(p.shape == (k,) and p.dtype == np.float64 and np.isfinite(p).all() for p in parts)
     _require(fine and _indexes(scaling.columns, 1 << 40), "a scaling of other columns")
+    fine = bool((scaling.x_scale > 0.0).all()) and 0.0 < scaling.y_scale < np.inf
+    _require(fine and bool(np.isfinite(scaling.y_mean)), "a scaling that is none")
+
+
+def check_whitening(whitening: Any) -> None:
+    """A square matrix for these columns."""
+    d = whitening.mean.shape[-1] if whitening.mean.ndim == 1 else -1
+    fine = whitening.matrix.shape == (d, d) and whitening.matrix.dtype == whitening.mean.dtype
+    _require(fine and whitening.mean.dtype in _FLOATS, "a whitening of other columns")
 
 
 def check_prepared(data: Any) -> None:
@@ -169,6 +183,26 @@ def check_report(report: Any) -> None:
         _require(fine, "an update without its figures")
 
 
+def check_shape(shape: Any) -> None:
+    """A law of probability: quantiles are searched for, and of what is none there are none."""
+    parts = (shape.centres, shape.widths, shape.shares)
+    fine = all(p.dtype == np.float64 and p.shape == (len(shape.centres),) for p in parts)
+    fine = fine and all(bool(np.isfinite(p).all()) for p in parts) and len(shape.centres) >= 1
+    _require(fine, "a shape whose components do not fit each other")
+    fine = bool((shape.widths > 0.0).all() and (shape.shares >= 0.0).all())
+    fine = fine and abs(float(shape.shares.sum()) - 1.0) < 1e-6
+    fine = fine and 0.0 <= shape.tail <= 1.0 and (shape.tail == 0.0 or shape.degrees > 2.0)
+    _require(fine and abs(shape.mean) < 1.0, "a shape that is no law of probability")
+    _require(shape.name in ("gaussian", "student", "empirical"), f"a shape {shape.name[:40]!r}")
+
+
+def check_stack(stack: Any) -> None:
+    """One weight a model."""
+    weights = stack.weights
+    fine = weights.shape == (len(stack.models),) and weights.dtype == np.float64
+    _require(fine and bool(np.isfinite(weights).all()), "a stack with other weights than models")
+
+
 def check_regressor(model: Any) -> None:
     """Parameters that a fit would take, and one fit a target."""
     model._check_parameters()
@@ -189,6 +223,8 @@ def check_classifier(model: Any) -> None:
     K = len(model.classes_)
     _require(model.classes_.ndim == 1 and model._fit.latents.table.n_classes == K, "other classes")
     _require(model._draws.ndim == 2 and model._draws.shape[1] == K, "draws of other classes")
+    fine = model._draws.dtype == np.float64 and bool(np.isfinite(model._draws).all())
+    _require(fine and len(model._draws) >= 1, "draws that are none")
     _require(model._fit.latents.table.X.shape[1] == _n_encoded(model), "other columns")
     _check_names(model)
 
@@ -229,5 +265,7 @@ def _n_encoded(model: Any) -> int:
 
 
 def _check_names(model: Any) -> None:
+    d = model.n_features_in_
+    _require(1 <= d <= _MOST_COLUMNS, f"a table of {d} columns")
     names = getattr(model, "feature_names_in_", None)
     _require(names is None or names.shape == (model.n_features_in_,), "names of other columns")

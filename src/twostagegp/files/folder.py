@@ -30,7 +30,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from twostagegp.errors import ModelFileError
+from twostagegp.errors import MemoryBudgetError, ModelFileError
 
 __all__ = ["MANIFEST", "check_replaceable", "read_files", "read_manifest", "write_folder"]
 
@@ -41,6 +41,10 @@ KIND = "twostagegp model"
 _MANIFEST_BYTES = 1 << 20
 #: Files of a model at most.
 _MOST_FILES = 1000
+#: Files from this size on are compared with the memory that is free.
+_LARGE_BYTES = 1 << 24
+#: The bytes of a file, their arrays, and one more while these are made.
+_LIVE_COPIES = 3
 
 _NAME = re.compile(r"(model|arrays|sklearn-\d{1,4})-[0-9a-f]{16}\.(json|safetensors|skops)")
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -172,15 +176,34 @@ def _read(path: Path, most: int) -> bytes:
         descriptor = os.open(path, flags)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ModelFileError(f"{path} is not there; the model is incomplete.") from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):  # os.fdopen would raise for a folder, and close nothing
+        os.close(descriptor)
+        raise ModelFileError(f"{path} is not a regular file.")
     with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise ModelFileError(f"{path} is not a regular file.")
         if status.st_size > most:
             raise ModelFileError(
                 f"{path} has {status.st_size} bytes instead of at most {most}; it is damaged."
             )
-        return file.read(most + 1)
+        _check_memory(path, status.st_size)
+        return file.read(status.st_size + 1)
+
+
+def _check_memory(path: Path, size: int) -> None:
+    """Raise before a file is read that does not fit into memory with what is made of it."""
+    if size < _LARGE_BYTES:
+        return
+    import torch
+
+    from twostagegp.memory import available_bytes
+
+    free = available_bytes(torch.device("cpu"))
+    if free is not None and _LIVE_COPIES * size > free:
+        raise MemoryBudgetError(
+            f"{path} has {size / 2**30:.1f} GiB; to load it takes about "
+            f"{_LIVE_COPIES * size / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free. Load it "
+            "where there is more memory, or save it without include_factors."
+        )
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

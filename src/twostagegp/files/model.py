@@ -154,26 +154,31 @@ def _no_constant(name: str) -> None:
 
 
 def _try(model: Any) -> None:
-    """Predict one row: parts that do not fit each other are found now."""
+    """Predict some rows: parts that do not fit each other are found now.
+
+    Several, as one row goes together with any shape.
+    """
     import numpy as np
     import pandas as pd
 
-    row: Any = np.zeros((1, model.n_features_in_))
+    rows: Any = np.repeat([[0.0], [1.0], [-1.0]], model.n_features_in_, axis=1)
     names = getattr(model, "feature_names_in_", None)
     # Of CVPlusRegressor it is its estimator that predicts.
     encoder = getattr(getattr(model, "estimator_", model), "columns_", None)
     if encoder is not None and not encoder.plain:
-        row = encoder.inverse_transform(np.zeros((1, len(encoder.names))))
+        rows = encoder.inverse_transform(np.zeros((3, len(encoder.names))))
     elif names is not None:
-        row = pd.DataFrame(row, columns=names)
+        rows = pd.DataFrame(rows, columns=names)
     if hasattr(model, "predict_proba"):
-        answers = [model.predict_proba(row)]
-        shape: tuple[int, ...] = (1, len(model.classes_))
+        answers = [model.predict_proba(rows)]
+        shape: tuple[int, ...] = (3, len(model.classes_))
     elif hasattr(model, "estimators_"):
-        answers, shape = [model.predict(row)], (1,)
+        # The refits of the folds answer for intervals only.
+        answers, shape = [model.predict(rows), model.predict_interval(rows, 0.5)[:, 0]], (3,)
     else:
-        answers = list(model.predict(row, return_std=True))
-        shape = (1, *answers[0].shape[1:])
+        mean, std, quantiles = model._summary(rows, np.array([0.1, 0.9]))
+        answers = [mean, std, quantiles[..., 0], quantiles[..., 1]]
+        shape = (3, *mean.shape[1:])
     if encoder is not None:
         for rule in encoder.rules_:
             rule.told.clear()  # the trial is not what the user is to be warned of

@@ -282,6 +282,7 @@ PARTS: dict[str, Part] = {
     "StackedMean": _part(
         "mean_stage",
         "models:list weights:array heldout_residuals:array searched:list search:KernelSearch|none",
+        check=checks.check_stack,
     ),
     "ConstantMean": _part("mean", "value:number heldout_residuals:array"),
     "RidgeMean": _part(
@@ -326,6 +327,7 @@ PARTS: dict[str, Part] = {
     "Shape": _part(
         "shape",
         "name:str degrees:number tail:number centres:array shares:array widths:array",
+        check=checks.check_shape,
     ),
     # single stages
     "SingleStageFit": _part(
@@ -339,7 +341,11 @@ PARTS: dict[str, Part] = {
         "constant_noise:number factor:number seconds:dict searches:tuple",
     ),
     "Whitening": _part(
-        "gpnn", "mean:tensor matrix:tensor", forgotten=("_last",), make=rebuild.make_by_constructor
+        "gpnn",
+        "mean:tensor matrix:tensor",
+        forgotten=("_last",),
+        make=rebuild.make_by_constructor,
+        check=checks.check_whitening,
     ),
     # classification
     "ClassReport": _part(

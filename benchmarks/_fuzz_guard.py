@@ -1,0 +1,160 @@
+"""What a hostile file must not do, watched while it is read.
+
+A case is a function that reads something hostile. It may end in an error of ours or in a result.
+Anything else counts as a failure: another kind of exception, more than two seconds of processor
+time, a jump of the largest resident memory, a claim on more memory than the process may take
+(unless it ends in our error of that name), a file opened for writing, a program started, code run
+that is not of an installed module.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import math
+import os
+import resource
+import signal
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from twostagegp.errors import MemoryBudgetError, TwoStageGPError
+
+__all__ = ["CPU_SECONDS", "FAILURES", "GROWTH_MIB", "Guard", "limit_address_space"]
+
+#: Processor time that a case may take.
+CPU_SECONDS = 2.0
+#: Growth of the largest resident memory that a case may cause.
+GROWTH_MIB = 256
+#: After so many seconds a case is broken off, or the process ends if that does not help.
+BREAK_SECONDS, END_SECONDS = 20, 90
+#: Names of outcomes that are failures; exceptions have their type behind a colon.
+FAILURES = ("exception", "slow", "memory", "side effect", "not finite", "crash")
+
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_NEVER = (
+    "os.system", "os.exec", "os.fork", "os.posix_spawn", "subprocess.Popen", "socket.connect",
+    "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.chmod",
+    "pickle.find_class", "shutil.", "ctypes.dlopen",
+)  # fmt: skip
+_ROOTS = tuple(
+    str(Path(root).resolve())
+    for root in {
+        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        str(Path(sys.modules["twostagegp"].__file__ or "").parent),
+    }
+)
+
+
+class _TooLong(BaseException):
+    """Not an Exception: nothing that reads files may swallow it."""
+
+
+class Guard:
+    """Runs cases and names their outcomes.
+
+    One for a process: what Python calls an audit hook cannot be taken away again.
+    """
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self._watching = False
+        self._armed = -math.inf
+        sys.addaudithook(self._audit)
+
+    def close(self) -> None:
+        """No longer end the process when a case hangs."""
+        faulthandler.cancel_dump_traceback_later()
+        self._armed = -math.inf
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if not self._watching:
+            return
+        if event == "open":
+            path, _, flags = arguments
+            if isinstance(flags, int) and flags & _WRITING and str(path) != os.devnull:
+                self.seen.append(f"open for writing: {path!r}")
+        elif event == "exec":
+            name = getattr(arguments[0], "co_filename", "?")
+            if not (name.startswith(("<frozen", "<attrs", "<__array_function__")) or _known(name)):
+                self.seen.append(f"exec: {name}")
+        elif event.startswith(_NEVER):
+            self.seen.append(f"{event} {str(arguments)[:80]}")
+
+    def run(self, case: Callable[[], str]) -> tuple[str, str]:
+        """The outcome of a case, and what is to be told of it where it is a failure.
+
+        ``case`` returns the name of its outcome, or raises.
+        """
+        self.seen.clear()
+        peak, begin = _peak_mib(), time.process_time()
+        try:
+            with self._watched():
+                outcome, told = case(), ""
+        except _TooLong:
+            outcome, told = "slow", f"broken off after {BREAK_SECONDS} s"
+        except TwoStageGPError as error:
+            outcome, told = "refused", f"{type(error).__name__}: {error}"
+            if _took_memory(error) and not isinstance(error, MemoryBudgetError):
+                outcome = "memory"
+        except Exception as error:
+            outcome, told = f"exception: {type(error).__name__}", str(error)[:300]
+            if _took_memory(error):
+                outcome = "memory"
+        seconds, growth = time.process_time() - begin, _peak_mib() - peak
+        if self.seen:
+            return "side effect", "; ".join(self.seen[:3])
+        if growth > GROWTH_MIB:
+            return "memory", f"{growth:.0f} MiB more"
+        if seconds > CPU_SECONDS:
+            return "slow", told or f"{seconds:.1f} s"
+        return outcome, told
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        def stop(number: int, frame: Any) -> None:
+            raise _TooLong
+
+        before = signal.signal(signal.SIGALRM, stop)
+        signal.setitimer(signal.ITIMER_REAL, BREAK_SECONDS)
+        if time.monotonic() - self._armed > BREAK_SECONDS:  # a thread each time is too slow
+            self._armed = time.monotonic()
+            faulthandler.dump_traceback_later(END_SECONDS, exit=True, file=sys.__stderr__)
+        self._watching = True
+        try:
+            yield
+        finally:
+            self._watching = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+
+def _known(name: str) -> bool:
+    return name.startswith(_ROOTS) or str(Path(name).resolve()).startswith(_ROOTS)
+
+
+def _peak_mib() -> float:
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+
+
+def _took_memory(error: BaseException | None) -> bool:
+    """Whether memory was asked for that there was not, rather than foreseen."""
+    while error is not None:
+        if isinstance(error, MemoryError) and not isinstance(error, TwoStageGPError):
+            return True
+        if isinstance(error, RuntimeError) and "allocate" in str(error):  # torch
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def limit_address_space(more_mib: int) -> None:
+    """Let this process take so much more than it has now."""
+    with open("/proc/self/statm") as file:
+        now = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + (more_mib << 20), resource.RLIM_INFINITY))

@@ -1,0 +1,97 @@
+"""Text files, also compressed ones, that cannot take more memory than they are allowed.
+
+A compressed file of a few kilobytes can hold gigabytes, and a line without an end is one cell. What
+comes out is counted while it is read: bytes since the last end of a line, and bytes since a reader
+last began anew (a chunk of rows, or the whole table).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from twostagegp.cli.formats import unpacked
+from twostagegp.errors import InputError, MemoryBudgetError
+from twostagegp.memory import available_bytes
+
+__all__ = ["Bounded", "check_size", "open_bounded"]
+
+#: Longest line that is taken for a row of a table.
+LINE_BYTES = 64 << 20
+#: Memory for the cells of a table, in bytes of its text: pandas makes objects of them.
+_GROWTH = 4
+#: What is allowed where the system does not say how much there is.
+_UNKNOWN = 1 << 33
+
+
+class Bounded(io.RawIOBase):
+    """Reads from a file until a line, or everything since :meth:`begin`, is too long.
+
+    Parameters
+    ----------
+    file : binary file
+    path : Path
+        For messages.
+    """
+
+    def __init__(self, file: Any, path: Path) -> None:
+        self.file, self.path = file, path
+        self.line = self.seen = 0
+        self.most = _budget() // _GROWTH
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def begin(self) -> None:
+        """What was read before has been dealt with."""
+        self.seen = 0
+
+    def readinto(self, buffer: Any) -> int:
+        """As of every raw file."""
+        data = self.file.read(len(buffer))
+        buffer[: len(data)] = data
+        self.seen += len(data)
+        end = data.rfind(b"\n")
+        self.line = self.line + len(data) if end < 0 else len(data) - end - 1
+        if self.line > LINE_BYTES:
+            raise InputError(
+                f"{self.path} has a line of more than {LINE_BYTES >> 20} MiB; is it a table?"
+            )
+        if self.seen > self.most:
+            raise MemoryBudgetError(
+                f"{self.path}: {self.seen / 2**20:,.0f} MiB of text in one piece need about "
+                f"{_GROWTH * self.seen / 2**30:.1f} GiB, more than is free. Is a quotation mark "
+                "not closed? Otherwise fit a sample of the rows, or lower --chunk-rows."
+            )
+        return len(data)
+
+
+@contextmanager
+def open_bounded(path: Path) -> Iterator[tuple[IO[bytes], Bounded, io.BufferedReader]]:
+    """The file itself, the counter, and what to read from."""
+    with ExitStack() as stack:
+        raw = stack.enter_context(open(path, "rb"))
+        counter = Bounded(stack.enter_context(unpacked(raw, path)), path)
+        yield raw, counter, io.BufferedReader(counter, 1 << 18)
+
+
+def check_size(path: Path, rows: int, columns: int) -> None:
+    """Raise before a table is read that says it has more rows than there is memory for."""
+    needed, budget = 8 * rows * max(columns, 1), _budget()
+    if needed > budget:
+        raise MemoryBudgetError(
+            f"{path} says that it has {rows:,} rows; {columns} columns of them need "
+            f"{needed / 2**30:.1f} GiB, and {budget / 2**30:.1f} GiB are free. Fit a sample of "
+            "the rows."
+        )
+
+
+def _budget() -> int:
+    free = available_bytes(torch.device("cpu"))
+    return _UNKNOWN if free is None else free
