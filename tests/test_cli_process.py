@@ -105,6 +105,7 @@ def test_killed_process_leaves_the_old_output(folder, half_way, tmp_path):
     assert os.listdir(tmp_path) == ["out.csv"]
 
 
+@pytest.mark.slow
 def test_interrupted_process_leaves_nothing_behind(half_way, tmp_path):
     output = tmp_path / "out.csv"
     output.write_bytes(b"old,output\n1,2\n")

@@ -397,6 +397,7 @@ def test_tasks_have_one_thread_and_the_last_puts_the_others_back():
     assert (torch.get_num_threads(), blas_threads()) == (torch_before, blas_before)
 
 
+@pytest.mark.slow
 def test_no_dask_without_a_collection():
     program = (
         "import sys, numpy as np\n"

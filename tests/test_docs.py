@@ -21,9 +21,17 @@ NEEDS = {
     "optuna.md": ("botorch", "optuna"),
 }
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+#: Pages whose blocks take longest.
+LONG = ("calibration.md", "triage.md")
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def page(path):
+    """A case of a test, with the page's name."""
+    marks = [pytest.mark.slow] if path.name in LONG else []
+    return pytest.param(path, id=path.relative_to(ROOT).as_posix(), marks=marks)
+
+
+@pytest.mark.parametrize("path", [page(path) for path in PAGES])
 def test_python_blocks_run(path, tmp_path, monkeypatch):
     for package in NEEDS.get(path.name, ()):
         pytest.importorskip(package)

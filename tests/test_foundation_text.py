@@ -582,6 +582,7 @@ def test_missing_packages_name_the_extra(monkeypatch, bert):
         TextEncoder(bert).transform(TEXTS)
 
 
+@pytest.mark.slow
 def test_the_package_is_imported_without_transformers():
     program = (
         "import sys, twostagegp, twostagegp.foundation\n"

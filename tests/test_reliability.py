@@ -56,6 +56,7 @@ def test_what_a_model_raises_is_its_record(monkeypatch):
     assert [way for way, is_so in OUTCOMES.items() if is_so(record)] == ["exception"]
 
 
+@pytest.mark.slow
 def test_our_model_is_run_and_reported(tmp_path, capsys):
     options = ["--models", "ours_auto", "--tables", "rows 5", "--seeds", "0"]
     assert reliability.main([*options, "--results", str(tmp_path)]) == 0

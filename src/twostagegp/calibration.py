@@ -155,7 +155,7 @@ def calibrate_locally(
     noise: float,
     noise_floor: float,
     seed: int,
-    device: torch.device,
+    device: torch.device | None = None,
 ) -> Calibration:
     """A local scale and a shape.
 
@@ -174,8 +174,8 @@ def calibrate_locally(
         Noise variance of part 2.
     noise_floor : float
         What the noise variance of no row falls below.
-    device : torch.device
-        Of the fit.
+    device : torch.device, optional
+        Of the fit; the CPU by default.
     """
     weight = merged.weight
     if not (z != 0.0).any():
@@ -184,7 +184,16 @@ def calibrate_locally(
     n_folds = next(k for rows, k in FOLDS.items() if len(merged.c) <= rows)
     folds = assign_folds(len(merged.c), n_folds, rng, merged.groups)
     local = fit_local_scale(
-        situation, z, weight, merged.inverse, folds, merged.groups, share, ratios, seed, device
+        situation,
+        z,
+        weight,
+        merged.inverse,
+        folds,
+        merged.groups,
+        share,
+        ratios,
+        seed,
+        device or torch.device("cpu"),
     )
     g, v = local.heldout_factor, situation.variance
     factors = (g * np.maximum(v - noise, 0.0) + np.maximum(g * noise, noise_floor)) / v

@@ -561,7 +561,7 @@ def _members(
     shape: Array | None,
     seed: int,
     rng: np.random.Generator,
-    device: torch.device,
+    device: torch.device = _CPU,
 ) -> list[Member]:
     """The models of the log scale; one that cannot be fitted is left out."""
     situation, t = situation.take(cases.first), log_squares(z[cases.first])

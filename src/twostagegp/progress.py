@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from numbers import Integral
 
 import torch
-from joblib import effective_n_jobs
+from joblib import cpu_count, effective_n_jobs
 
 from twostagegp.errors import InputError
 
@@ -38,14 +38,18 @@ def show_log(verbose: int) -> Iterator[None]:
 
 @contextmanager
 def limit_threads(n_jobs: int | None) -> Iterator[None]:
-    """Run with ``n_jobs`` torch threads (None: as they are), and put the old number back."""
+    """Run with ``n_jobs`` torch threads (None: as they are), and put the old number back.
+
+    There are never more of them than processors.
+    """
     if n_jobs is None:
         yield
         return
     if not isinstance(n_jobs, Integral) or n_jobs == 0:
         raise InputError(f"n_jobs={n_jobs!r}: use a number of threads, -1 (all) or None.")
     before = torch.get_num_threads()
-    torch.set_num_threads(effective_n_jobs(n_jobs))
+    # More threads than processors only wait for each other, and thousands cannot be started.
+    torch.set_num_threads(min(effective_n_jobs(n_jobs), cpu_count()))
     try:
         yield
     finally:

@@ -330,7 +330,7 @@ def _variance_floor(residuals: Array, merged: Merged, options: Options) -> float
     weight, known = merged.weight, merged.extra[merged.inverse]
     squared = np.maximum(residuals**2 - known, 0.0)
     order = np.argsort(squared)
-    middle = np.searchsorted(np.cumsum(weight[order]), 0.5 * weight.sum())
+    middle = np.searchsorted(np.cumsum(weight[order]), 0.5 * weight.sum() - 1e-9)
     typical = float(squared[order][middle]) / float(chi2.median(1))
     return max(options.noise_floor, NOISE_SHARE * typical)
 

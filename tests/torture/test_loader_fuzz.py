@@ -38,7 +38,7 @@ def guard():
     made.close()
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning")
 def test_five_hundred_hostile_files_end_in_an_error_of_ours_or_in_finite_predictions(
     models, guard, tmp_path
 ):

@@ -147,6 +147,25 @@ def test_a_line_without_an_end_is_refused_while_it_is_read(tmp_path, monkeypatch
             read(path)
 
 
+@pytest.mark.parametrize("place", ["names", "a row"])
+def test_a_line_of_a_million_empty_cells_is_refused_while_it_is_read(tmp_path, place):
+    path = tmp_path / "t.csv.gz"
+    commas = b"," * (1 << 20)
+    path.write_bytes(gzip.compress(commas if place == "names" else b"x,y\n1,2\n3" + commas))
+    for read in (whole, chunks):
+        with pytest.raises(InputError, match="a line of more than 262,144 cells"):
+            read(path)
+
+
+def test_a_wrong_note_of_pandas_about_its_index_loses_no_column(tmp_path):
+    frame = pd.DataFrame({"area": [1.0, 2.0], "x": [3.0, 4.0]}).set_index("area")
+    table = pa.Table.from_pandas(frame)
+    note = table.schema.metadata[b"pandas"].replace(b'"name": "area"', b'"name": "volume"')
+    pq.write_table(table.replace_schema_metadata({b"pandas": note}), tmp_path / "t.parquet")
+    read = open_source(tmp_path / "t.parquet").read(["area", "x"])
+    assert read["area"].tolist() == [1.0, 2.0]
+
+
 def test_text_beyond_the_memory_is_refused_while_it_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(bounded, "_budget", lambda: 4 << 20)
     path = tmp_path / "t.csv.gz"

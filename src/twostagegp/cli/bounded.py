@@ -1,8 +1,8 @@
 """Text files, also compressed ones, that cannot take more memory than they are allowed.
 
 A compressed file of a few kilobytes can hold gigabytes, and a line without an end is one cell. What
-comes out is counted while it is read: bytes since the last end of a line, and bytes since a reader
-last began anew (a chunk of rows, or the whole table).
+comes out is counted while it is read: bytes and cells since the last end of a line, and bytes since
+a reader last began anew (a chunk of rows, or the whole table).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ __all__ = ["Bounded", "check_size", "open_bounded"]
 
 #: Longest line that is taken for a row of a table.
 LINE_BYTES = 64 << 20
+#: Most cells of one; each is an object of Python.
+LINE_CELLS = 1 << 18
 #: Memory for the cells of a table, in bytes of its text: pandas makes objects of them.
 _GROWTH = 4
 #: What is allowed where the system does not say how much there is.
@@ -37,11 +39,14 @@ class Bounded(io.RawIOBase):
     file : binary file
     path : Path
         For messages.
+    delimiter : str
+        What stands between cells.
     """
 
-    def __init__(self, file: Any, path: Path) -> None:
+    def __init__(self, file: Any, path: Path, delimiter: str = ",") -> None:
         self.file, self.path = file, path
-        self.line = self.seen = 0
+        self.mark = delimiter.encode()
+        self.line = self.cells = self.seen = 0
         self.most = _budget() // _GROWTH
 
     def readable(self) -> bool:
@@ -57,8 +62,14 @@ class Bounded(io.RawIOBase):
         data = self.file.read(len(buffer))
         buffer[: len(data)] = data
         self.seen += len(data)
-        end = data.rfind(b"\n")
+        first, end = data.find(b"\n"), data.rfind(b"\n")
+        longest = self.cells + data.count(self.mark, 0, first if first >= 0 else len(data))
         self.line = self.line + len(data) if end < 0 else len(data) - end - 1
+        self.cells = longest if end < 0 else data.count(self.mark, end)
+        if longest > LINE_CELLS:
+            raise InputError(
+                f"{self.path} has a line of more than {LINE_CELLS:,} cells; is it a table?"
+            )
         if self.line > LINE_BYTES:
             raise InputError(
                 f"{self.path} has a line of more than {LINE_BYTES >> 20} MiB; is it a table?"
@@ -73,11 +84,13 @@ class Bounded(io.RawIOBase):
 
 
 @contextmanager
-def open_bounded(path: Path) -> Iterator[tuple[IO[bytes], Bounded, io.BufferedReader]]:
+def open_bounded(
+    path: Path, delimiter: str = ","
+) -> Iterator[tuple[IO[bytes], Bounded, io.BufferedReader]]:
     """The file itself, the counter, and what to read from."""
     with ExitStack() as stack:
         raw = stack.enter_context(open(path, "rb"))
-        counter = Bounded(stack.enter_context(unpacked(raw, path)), path)
+        counter = Bounded(stack.enter_context(unpacked(raw, path)), path, delimiter)
         yield raw, counter, io.BufferedReader(counter, 1 << 18)
 
 

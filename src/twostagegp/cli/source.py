@@ -88,7 +88,7 @@ class Source:
         """All rows of some columns, with types inferred where the file has none."""
         with self._told():
             if self.is_text:
-                with strict(), open_bounded(self.path) as (_, _, file):
+                with strict(), open_bounded(self.path, self.delimiter) as (_, _, file):
                     frame = self._csv(file, dtype=dict.fromkeys(as_text, str), low_memory=False)
             else:
                 frame = _to_frame(self._table(columns))
@@ -165,7 +165,7 @@ class Source:
         gaps = {name: GAPS for name in wanted if name not in keep}
         size = max(self.path.stat().st_size, 1)
         with ExitStack() as stack:
-            raw, counter, file = stack.enter_context(open_bounded(self.path))
+            raw, counter, file = stack.enter_context(open_bounded(self.path, self.delimiter))
             given = self._csv(file, dtype=dtype, chunksize=rows, na_values=gaps)
             reader = stack.enter_context(given)
             while True:
@@ -189,7 +189,7 @@ class Source:
         """Raise with the first cell that is no number; the file is read once more, as text."""
         first = 0
         with (
-            open_bounded(self.path) as (_, counter, file),
+            open_bounded(self.path, self.delimiter) as (_, counter, file),
             self._csv(file, dtype=str, chunksize=rows) as reader,
         ):
             for frame in reader:
@@ -281,7 +281,7 @@ def _header(source: Source) -> list[str]:
     else:
         # Not with pandas, which takes seconds where names are many.
         with (
-            open_bounded(source.path) as (_, _, file),
+            open_bounded(source.path, source.delimiter) as (_, _, file),
             io.TextIOWrapper(file, source.encoding, newline="") as text,
         ):
             lines = csv.reader(text, delimiter=source.delimiter, strict=True)
@@ -300,4 +300,8 @@ def _as_text(series: pd.Series) -> pa.Array:
 def _to_frame(table: pa.Table) -> pd.DataFrame:
     frame = table.to_pandas()
     # A column that pandas had as its index is a column all the same.
-    return frame.reset_index() if any(frame.index.names) else frame
+    frame = frame.reset_index() if any(frame.index.names) else frame
+    if set(table.column_names) <= set(frame.columns):
+        return frame
+    # What pandas has noted in the file about its index is wrong: the columns themselves are there.
+    return table.to_pandas(ignore_metadata=True)

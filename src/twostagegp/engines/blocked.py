@@ -54,7 +54,7 @@ def blocked_bytes(n: int, device: torch.device, itemsize: int = 8) -> int:
     Examples
     --------
     >>> blocked_bytes(100_000, torch.device("cuda")) // 10**9  # GB
-    91
+    89
     """
     b = block_size(n, device)
     return n * n * itemsize + _LIVE_PANELS * n * b * max(itemsize, 8)

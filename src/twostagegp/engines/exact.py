@@ -100,7 +100,7 @@ def exact_bytes(n: int, device: torch.device, itemsize: int = 8) -> int:
     >>> exact_bytes(4_000, torch.device("cpu")) // 10**6  # MB
     1024
     >>> exact_bytes(20_000, torch.device("cpu")) // 10**6
-    4433
+    4183
     """
     if n <= LARGE_ROWS:
         return dense_bytes(n, itemsize)
@@ -248,8 +248,8 @@ class ExactPosterior:
 
     def rebuild_factor(self) -> None:
         """The factor from rows and hyperparameters, as after a file without it."""
-        X = self.rows.X
-        self._factorise(plan_factor(len(X), X.device, X.dtype))
+        X, large = self.rows.X, len(self.rows) > LARGE_ROWS
+        self._factorise(plan_factor(len(X), X.device, X.dtype) if large else None)
 
     def _factorise(self, dtype: torch.dtype | None) -> None:
         if len(self.rows) > LARGE_ROWS:
