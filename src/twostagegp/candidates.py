@@ -150,24 +150,24 @@ class Ladder:
         rungs = []
         for i, m in enumerate(sizes):
             keep = max(full_keep, n_candidates // 3**i)
-            if patient:
-                keep = max(keep, min(n_candidates, _affordable(m, n)))
             steps = 40 if i == 0 else 8 if m < MANY_ROWS else 4
+            if patient:
+                keep = max(keep, min(n_candidates, _affordable(m, n, steps)))
             rungs.append(Rung(m, keep, steps, 3e-4))
         return cls((*rungs, Rung(n, full_keep, full_steps, 2e-5)))
 
 
-def _affordable(m: int, n: int) -> int:
+def _affordable(m: int, n: int, evaluations: int) -> int:
     """Candidates that a rung of m rows can have for a twentieth of what a large fit costs.
 
     That is about 24 factorisations of all n rows. An evaluation costs two of m rows where
-    derivatives are estimated, nine where all matrices are held; a rung has 4 or 8 of them. Few rows
-    of a noisy table tell kernels badly apart: no one is dropped there to save next to nothing.
+    derivatives are estimated, nine where all matrices are held. Few rows of a noisy table tell
+    kernels badly apart: no one is dropped there to save next to nothing.
     """
     if n <= LARGE_ROWS:
         return 0
-    evaluation = 2.0 * 4.0 if m >= MANY_ROWS else 2.0 * 8.0 if m > LARGE_ROWS else 9.0 * 8.0
-    return int(0.05 * 24.0 * n**3 / (evaluation * m**3))
+    one = 2.0 if m > LARGE_ROWS else 9.0
+    return int(0.05 * 24.0 * n**3 / (evaluations * one * m**3))
 
 
 Scorer = Callable[[Engine, Engine, Sequence[Candidate]], NDArray[np.float64]]

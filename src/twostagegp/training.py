@@ -171,7 +171,11 @@ class Problem:
         gradient = np.empty(len(parameters))
         gradient[:-1] = self.kernel.gradient(rows.X, theta, K, saved, result.W)
         gradient[-1] = noise * float((result.W.diagonal() / rows.c + result.g).sum())
-        value, scale = result.value, 1.0 / self._total
+        return self._a_row(parameters, result.value, gradient)
+
+    def _a_row(self, parameters: Vector, value: float, gradient: Vector) -> tuple[float, Vector]:
+        """An objective and its gradient with the prior, divided by the number of rows."""
+        scale = 1.0 / self._total
         if self.use_prior:
             penalty, slope = self._prior(parameters)
             value, gradient = value + penalty, gradient + slope

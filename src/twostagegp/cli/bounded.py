@@ -68,7 +68,8 @@ class Bounded(io.RawIOBase):
         self.cells = longest if end < 0 else data.count(self.mark, end)
         if longest > LINE_CELLS:
             raise InputError(
-                f"{self.path} has a line of more than {LINE_CELLS:,} cells; is it a table?"
+                f"{self.path} has a line of more than {LINE_CELLS:,} cells. Is it a table? Then "
+                "check --delimiter, or write it as a Parquet file."
             )
         if self.line > LINE_BYTES:
             raise InputError(

@@ -243,22 +243,24 @@ class ExactPosterior:
         self.rows = rows
         self.noise = math.exp(parameters[-1])
         self._factor: Tensor | None
-        self._factorise(factor_dtype)
-        self.alpha = self._solved()
+        blocked = self._factorise(factor_dtype)
+        self.alpha = self._solved() if blocked is None else blocked.alpha
 
     def rebuild_factor(self) -> None:
         """The factor from rows and hyperparameters, as after a file without it."""
         X, large = self.rows.X, len(self.rows) > LARGE_ROWS
         self._factorise(plan_factor(len(X), X.device, X.dtype) if large else None)
 
-    def _factorise(self, dtype: torch.dtype | None) -> None:
+    def _factorise(self, dtype: torch.dtype | None) -> BlockedInverse | None:
+        """Set the factor; of many rows also what its blocks can do, while they are at hand."""
         if len(self.rows) > LARGE_ROWS:
-            factor = BlockedInverse.of(self.kernel, self.parameters, self.rows, dtype).factor
-            self._factor, self.jitter = factor.buffer, factor.jitter
-            return
+            blocked = BlockedInverse.of(self.kernel, self.parameters, self.rows, dtype)
+            self._factor, self.jitter = blocked.factor.buffer, blocked.factor.jitter
+            return blocked
         K, _ = self.kernel.evaluate(self.rows.X, self.parameters[:-1])
         K.diagonal().add_(self._noises() / self.rows.c)
         self._factor, self.jitter = safe_cholesky(K)
+        return None
 
     def _blocked(self) -> BlockedInverse:
         """The factor with what its blocks can do."""
@@ -329,7 +331,7 @@ class ExactPosterior:
             f, s = self.factored()
             return objectives.heldout(f, self.rows, s)
         inverse = self._blocked()
-        inverse.__dict__["alpha"] = self.alpha  # known already
+        inverse.alpha = self.alpha  # known already
         return objectives.heldout(inverse, self.rows, self._noises())
 
     def mean(self, X: Tensor) -> Tensor:

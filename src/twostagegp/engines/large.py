@@ -172,11 +172,7 @@ class LargeProblem(Problem):
         gradient[:-1] = f.panels.gradient(U, V)
         on_diagonal = (U * V).sum(1)
         gradient[-1] = noise * float((on_diagonal / rows.c + result.g).sum())
-        value, scale = result.value, 1.0 / self._total
-        if self.use_prior:
-            penalty, slope = self._prior(parameters)
-            value, gradient = value + penalty, gradient + slope
-        return value * scale, gradient * scale
+        return self._a_row(parameters, result.value, gradient)
 
     def _columns(self, f: BlockedInverse, slope: objectives.Slope) -> tuple[Tensor, Tensor]:
         """U and V with sym(U V^T) the slope, in expectation over the signs."""
