@@ -360,6 +360,7 @@ def test_the_engine_alone():
     record = neighbors_scale.measure_engine(120, 60, "cpu")
     assert record["rmse"] < 0.6
     assert set(record["predict_parts"]) == {"search", "solve", "rest"}
+    assert 0.0 < min(record["ahead_wall"], record["in_turn_wall"]) < 60.0
 
 
 def scale_record(rows, device="cpu", **changed):

@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["stream"]
+__all__ = ["Make", "stream"]
 
+#: Makes one array, shape (rows, columns).
 Make = Callable[[], NDArray[np.float64]]
 
 
