@@ -25,7 +25,7 @@ from twostagegp.distributed.cluster import one_thread
 from twostagegp.distributed.found import Found, merge
 from twostagegp.distributed.shards import Shard, grouped
 from twostagegp.distributed.source import draw_sample, pieces
-from twostagegp.errors import InputError, ModelFileError
+from twostagegp.errors import InputError, ModelFileError, TwoStageGPWarning
 from twostagegp.neighbors import TreeIndex
 from twostagegp.rows import merge_rows
 
@@ -72,6 +72,12 @@ def spread(client):
     points = np.random.default_rng(1).uniform(-2.0, 2.0, size=(45, 2))
     points[:10] = X[:10]
     return model, X, y, points
+
+
+def test_a_table_that_was_pasted_twice_is_told(client):
+    X, y = (np.concatenate([part[:50], part[:50]]) for part in table(100))
+    with pytest.warns(TwoStageGPWarning, match="drop_duplicates"):
+        small().fit(da.from_array(X, chunks=(40, 2)), da.from_array(y, chunks=40))
 
 
 # --- the search ----------------------------------------------------------------------------------
@@ -211,7 +217,8 @@ def test_a_sample_of_all_rows_is_the_local_fit_with_weights_known_noise_and_two_
     model = small(method="auto", dtype="float64")
     parts = (da.from_array(v, chunks=(50, *v.shape[1:])) for v in (X, Y, weight, noise))
     dX, dY, dw, dn = parts
-    model.fit(dX, dY, sample_weight=dw, noise_var=dn)
+    with pytest.warns(TwoStageGPWarning, match="sample_weight above 1"):
+        model.fit(dX, dY, sample_weight=dw, noise_var=dn)
     assert model.method == "auto"
     assert model.fit_report_[0].method == "neighbors"
     local = small(method="neighbors")

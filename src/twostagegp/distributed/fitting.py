@@ -8,6 +8,7 @@ the rows that it has, and predictions see all of them.
 from __future__ import annotations
 
 import time
+import warnings
 from copy import copy
 from typing import Any
 
@@ -18,7 +19,7 @@ from twostagegp.distributed.cluster import current_client
 from twostagegp.distributed.parts import metrics_of, posteriors, space_of, without_rows
 from twostagegp.distributed.shards import ClusterRows, Plan, build_shard, grouped
 from twostagegp.distributed.source import draw_sample, pieces
-from twostagegp.errors import InputError
+from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.parameters import check_seed
 from twostagegp.search.places import searches_on
 
@@ -45,6 +46,7 @@ def fit_distributed(
         local.fit(sample.X, sample.y, sample_weight=sample.weight, noise_var=sample.noise_var)
     del local._copies_are_one
     fitted = time.perf_counter()
+    _warn_of_copies(local)
     local._shards = _shards(local, made, rows, client)
     done = time.perf_counter()
     reports = local.fit_report_ if isinstance(local.fit_report_, list) else [local.fit_report_]
@@ -86,6 +88,20 @@ def _for_sample(estimator: Any, groups: Any) -> Any:
     if method == "auto":
         local.method = "neighbors"
     return local
+
+
+def _warn_of_copies(local: Any) -> None:
+    """Say so where most of the sample is copies that agree: each counts as a measurement."""
+    if any(data.merged.mostly_copies for data in local._data):
+        warnings.warn(
+            "more than half of the weight of the rows that were looked at is in copies with the "
+            "same target, or in sample_weight above 1. In a Dask collection each counts as a "
+            "measurement of its own, so that intervals may be far too narrow. Drop the copies "
+            "first, e.g. with drop_duplicates() of the data frame, divide sample_weight by its "
+            "largest value, or fit the rows in one place.",
+            TwoStageGPWarning,
+            stacklevel=4,
+        )
 
 
 def _shards(local: Any, made: list[Any], rows: Any, client: Any) -> ClusterRows:
