@@ -123,11 +123,11 @@ class ReaderCases:
             cells[draw.randrange(len(cells))] = draw.choice(_CELLS)
             kind = draw.random()
             if kind < 0.1:
-                cells *= draw.choice((0, 2, 50))
+                cells = _repeated(cells, draw.choice((0, 2, 50)))
             elif kind < 0.2:
                 cells = cells[:-1]
             elif kind < 0.22:
-                cells *= 5_000
+                cells = _repeated(cells, 5_000)
             lines[k] = ",".join(cells)
         end = draw.choice(("\n", "\r\n", "\r", "\n\r", "\n\n", "\x00\n", "\x0b", "\u2028"))
         return draw.choice(("csv", "csv", "tsv")), end.join(lines).encode("utf-8", "replace")
@@ -180,6 +180,12 @@ _WRITERS: tuple[dict[str, Any], ...] = (
     {"compression": "zstd", "row_group_size": 10, "data_page_version": "2.0"},
     {"compression": "none", "store_schema": False, "write_statistics": False},
 )
+
+
+def _repeated(cells: list[str], times: int) -> list[str]:
+    """The cells so many times over, or as often as makes a line of 64 MiB."""
+    most = (64 << 20) // (sum(map(len, cells)) + len(cells))
+    return cells * min(times, max(most, 1))
 
 
 def _parquet(table: pa.Table, **options: Any) -> bytes:

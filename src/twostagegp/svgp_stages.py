@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twostagegp.candidates import Candidate
+from twostagegp.candidates import Candidate, fitted_only
 from twostagegp.engines.exact import ExactEngine
 from twostagegp.engines.svgp import SparseGP
 from twostagegp.kernels import Kernel
@@ -92,8 +92,7 @@ def fit_sparse_variance(
     exact = ExactEngine(own_rows.subset(some), noise_floor)
     for candidate in candidates:
         candidate.train(exact, None, is_full=False, steps=40, tolerance=1e-3)
-    fitted = [c for c in candidates if c.parameters is not None and not c.failure]
-    best = min(fitted, key=lambda c: c.value + c.kernel.size / len(some))
+    best = min(fitted_only(candidates), key=lambda c: c.value + c.kernel.size / len(some))
     gp = sparse_gp(best, noise_floor).set_params(random_state=seed)
     merged = sample.merged
     gp.fit(merged.X[merged.inverse], residuals)
