@@ -275,3 +275,4 @@ def test_a_fit_says_when_its_factor_is_float32(monkeypatch):
     assert np.isfinite(model.predict(X, return_std=True)).all()
     single = ExactGPRegressor(training=Training(steps=3), random_state=0).fit(X, y)
     assert np.isfinite(single.predict(X, return_std=True)).all()
+    assert "float32" in single.fit_report_.method_reason

@@ -57,6 +57,7 @@ from twostagegp.parameters import (
 )
 from twostagegp.progress import limit_threads, no_denormals, show_log, threads_of_fit
 from twostagegp.training import Training
+from twostagegp.transaction import unchanged_on_error
 
 __all__ = ["ClassReport", "TwoStageGPClassifier"]
 
@@ -294,7 +295,7 @@ class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
         groups: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> TwoStageGPClassifier:
-        """Fit the model.
+        """Fit the model; where it raises, the model is as it was before.
 
         Parameters
         ----------
@@ -309,33 +310,43 @@ class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
             Counts: weight 2 is the row twice, weight 0 the row not there.
         """
         begin = time.perf_counter()
-        self.columns_: TableEncoder | None
-        self._check_parameters()
-        _refuse_dask(X, y)
-        table_in, y = training_table(self, X, y, dtype=np.float64, ensure_all_finite=False)
-        check_classification_targets(y)
-        n = len(table_in)
-        weight = check_nonnegative(sample_weight, n, "sample_weight")
-        X = learn_columns(self, X, table_in, weight)
-        names = encoded_names(self)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise InputError(
-                f"y has one class only, {self.classes_[0]!r}; a classifier needs at least two "
-                "classes."
+        with unchanged_on_error(self):
+            self.columns_: TableEncoder | None
+            self._check_parameters()
+            _refuse_dask(X, y)
+            table_in, y = training_table(self, X, y, dtype=np.float64, ensure_all_finite=False)
+            check_classification_targets(y)
+            n = len(table_in)
+            weight = check_nonnegative(sample_weight, n, "sample_weight")
+            X = learn_columns(self, X, table_in, weight)
+            names = encoded_names(self)
+            self.classes_, codes = np.unique(y, return_inverse=True)
+            if len(self.classes_) < 2:
+                raise InputError(
+                    f"y has one class only, {self.classes_[0]!r}; a classifier needs at least two "
+                    "classes."
+                )
+            device = resolve_device(self.device, n)
+            dtype = torch.float64 if self.dtype == "float64" else torch.float32
+            seed = int(check_seed(self.random_state).randint(2**31 - 1))
+            with threads_of_fit(self.n_jobs, n), show_log(self.verbose):
+                table = make_table(
+                    X,
+                    codes,
+                    len(self.classes_),
+                    names,
+                    weight,
+                    check_groups(groups, n),
+                    device,
+                    dtype,
+                )
+                method, reason = self._choose_method(table)
+                self._fit = fit_classes(table, self._options(method), seed)
+            self._draws = np.random.default_rng(seed).standard_normal(
+                (self.n_samples, table.n_classes)
             )
-        device = resolve_device(self.device, n)
-        dtype = torch.float64 if self.dtype == "float64" else torch.float32
-        seed = int(check_seed(self.random_state).randint(2**31 - 1))
-        with threads_of_fit(self.n_jobs, n), show_log(self.verbose):
-            table = make_table(
-                X, codes, len(self.classes_), names, weight, check_groups(groups, n), device, dtype
-            )
-            method, reason = self._choose_method(table)
-            self._fit = fit_classes(table, self._options(method), seed)
-        self._draws = np.random.default_rng(seed).standard_normal((self.n_samples, table.n_classes))
-        self._finish(table, method, reason, time.perf_counter() - begin)
-        return self
+            self._finish(table, method, reason, time.perf_counter() - begin)
+            return self
 
     def update(self, X: Any, y: Any, **options: Any) -> NoReturn:
         """Not for classifiers: a new label moves the targets and noises of every latent function.

@@ -59,6 +59,7 @@ from twostagegp.search.stages import SearchRecord
 from twostagegp.shape import GAUSSIAN, Shape
 from twostagegp.streaming import stream
 from twostagegp.training import Training
+from twostagegp.transaction import unchanged_on_error
 from twostagegp.updating import Updatable
 
 __all__ = ["GPEstimator", "GaussianFit", "TargetFit", "is_kernel"]
@@ -180,7 +181,7 @@ class GPEstimator(
         sample_weight: ArrayLike | None = None,
         noise_var: ArrayLike | None = None,
     ) -> Any:
-        """Fit the model.
+        """Fit the model; where it raises, the model is as it was before.
 
         Parameters
         ----------
@@ -203,43 +204,44 @@ class GPEstimator(
         self
         """
         begin = time.perf_counter()
-        self._check_parameters()
-        self._check_shared_parameters()
-        if is_dask(X) or is_dask(y):
-            from twostagegp.distributed.fitting import fit_distributed
+        with unchanged_on_error(self):
+            self._check_parameters()
+            self._check_shared_parameters()
+            if is_dask(X) or is_dask(y):
+                from twostagegp.distributed.fitting import fit_distributed
 
-            return fit_distributed(self, X, y, groups, sample_weight, noise_var)
-        self.__dict__.pop("_shards", None)
-        # Finiteness is checked here, to name the row and the column.
-        options = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 2}
-        both = (options, {**options, "ensure_2d": False})
-        table, y = training_table(self, X, y, validate_separately=both)
-        check_consistent_length(table, y)
-        n = len(table)
-        weight = check_nonnegative(sample_weight, n, "sample_weight")
-        X = learn_columns(self, X, table, weight)
-        names = encoded_names(self)
-        check_finite(y, "y")
-        self._target_ndim = y.ndim
-        targets = y.reshape(len(y), -1)
-        device = resolve_device(self.device, n)
-        shared: dict[str, Any] = {
-            "weight": weight,
-            "noise_var": check_nonnegative(noise_var, n, "noise_var"),
-            "groups": check_groups(groups, n),
-            "device": device,
-            "dtype": torch.float64 if self.dtype == "float64" else torch.float32,
-            "copies_are_one": self._copies_are_one,
-        }
-        seed = int(check_seed(self.random_state).randint(2**31 - 1))
-        self._data, self._fits = [], []
-        with threads_of_fit(self.n_jobs, n), show_log(self.verbose):
-            for column in targets.T:
-                data = prepare(X, column, names, **shared)
-                self._data.append(data)
-                self._fits.append(self._fit_target(data, seed))
-        self._finish(time.perf_counter() - begin)
-        return self
+                return fit_distributed(self, X, y, groups, sample_weight, noise_var)
+            self.__dict__.pop("_shards", None)
+            # Finiteness is checked here, to name the row and the column.
+            options = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 2}
+            both = (options, {**options, "ensure_2d": False})
+            table, y = training_table(self, X, y, validate_separately=both)
+            check_consistent_length(table, y)
+            n = len(table)
+            weight = check_nonnegative(sample_weight, n, "sample_weight")
+            X = learn_columns(self, X, table, weight)
+            names = encoded_names(self)
+            check_finite(y, "y")
+            self._target_ndim = y.ndim
+            targets = y.reshape(len(y), -1)
+            device = resolve_device(self.device, n)
+            shared: dict[str, Any] = {
+                "weight": weight,
+                "noise_var": check_nonnegative(noise_var, n, "noise_var"),
+                "groups": check_groups(groups, n),
+                "device": device,
+                "dtype": torch.float64 if self.dtype == "float64" else torch.float32,
+                "copies_are_one": self._copies_are_one,
+            }
+            seed = int(check_seed(self.random_state).randint(2**31 - 1))
+            self._data, self._fits = [], []
+            with threads_of_fit(self.n_jobs, n), show_log(self.verbose):
+                for column in targets.T:
+                    data = prepare(X, column, names, **shared)
+                    self._data.append(data)
+                    self._fits.append(self._fit_target(data, seed))
+            self._finish(time.perf_counter() - begin)
+            return self
 
     def _check_shared_parameters(self) -> None:
         self._check_choice("missing", MISSING)

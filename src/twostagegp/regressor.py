@@ -9,7 +9,7 @@ from numbers import Integral
 from typing import Any
 
 from twostagegp.engines.choice import METHODS, choose_method
-from twostagegp.engines.exact import exact_bytes, plan_factor
+from twostagegp.engines.exact import plan_factor
 from twostagegp.errors import InputError
 from twostagegp.estimator import GPEstimator, is_kernel
 from twostagegp.fit_report import FitReport
@@ -17,7 +17,7 @@ from twostagegp.inputs import Prepared
 from twostagegp.kernels import KERNELS
 from twostagegp.mean_stage import is_regressor_like
 from twostagegp.options import Options, penalty_option
-from twostagegp.reporting import two_stage_report
+from twostagegp.reporting import two_stage_report, words_on_factor
 from twostagegp.training import Training
 from twostagegp.twostage import TwoStageFit, fit_two_stage
 
@@ -218,12 +218,7 @@ class TwoStageGPRegressor(GPEstimator):
         method, reason = self._method(data)
         m, device, dtype = len(data.rows), data.rows.X.device, data.rows.X.dtype
         factor_dtype = plan_factor(m, device, dtype) if method == "exact" else dtype
-        if factor_dtype != dtype:
-            needed = exact_bytes(m, device, dtype.itemsize) / 2**30
-            reason += (
-                f"; the factor is float32, for which there is memory (float64 needs {needed:.0f} "
-                "GiB), and solutions are refined to float64"
-            )
+        reason += words_on_factor(m, device, dtype, factor_dtype)
         options = Options(
             kernels=self.kernels,
             ard=self.ard,

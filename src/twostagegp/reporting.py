@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 from twostagegp.candidates import Candidate
 from twostagegp.crossfit import RegressorMean
-from twostagegp.engines.exact import ExactPosterior
+from twostagegp.engines.exact import ExactPosterior, exact_bytes
 from twostagegp.engines.neighbors import NeighborPosterior
 from twostagegp.fit_report import FitReport
 from twostagegp.inputs import Prepared
@@ -16,7 +18,7 @@ from twostagegp.mean import NeighborMean, RidgeMean
 from twostagegp.twostage import TwoStageFit
 from twostagegp.variance import ConstantVariance, GPVariance
 
-__all__ = ["candidate_rows", "single_stage_report", "two_stage_report"]
+__all__ = ["candidate_rows", "single_stage_report", "two_stage_report", "words_on_factor"]
 
 
 def candidate_rows(
@@ -120,7 +122,7 @@ def single_stage_report(
     return FitReport(
         **_table_facts(data),
         method="exact",
-        method_reason="the only method of this estimator",
+        method_reason=f"the only method of this estimator{_factor_of(posterior, data)}",
         mean=kernel,
         variance=kernel,
         calibration="none",
@@ -134,6 +136,32 @@ def single_stage_report(
         gradient_norm=chosen[0].gradient_norm if chosen else math.nan,
         candidates=candidate_rows(candidates, "gp", {id(c): 1.0 for c in chosen}),
         warnings=_warnings(data),
+    )
+
+
+def _factor_of(posterior: ExactPosterior | NeighborPosterior | None, data: Prepared) -> str:
+    if not isinstance(posterior, ExactPosterior):
+        return ""
+    X = data.rows.X
+    return words_on_factor(len(X), X.device, X.dtype, posterior.L.dtype)
+
+
+def words_on_factor(
+    n: int, device: torch.device, dtype: torch.dtype, factor_dtype: torch.dtype
+) -> str:
+    """What a report says of a factor with fewer digits than the rows; else nothing.
+
+    Examples
+    --------
+    >>> words_on_factor(10, torch.device("cpu"), torch.float64, torch.float64)
+    ''
+    """
+    if factor_dtype == dtype:
+        return ""
+    needed = exact_bytes(n, device, dtype.itemsize) / 2**30
+    return (
+        f"; the factor is float32, for which there is memory (float64 needs {needed:.0f} GiB), "
+        "and solutions are refined to float64"
     )
 
 

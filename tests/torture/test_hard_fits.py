@@ -71,9 +71,11 @@ def fresh(model, seed=0):
     return type(model)(**{**model.get_params(deep=False), "random_state": seed})
 
 
-def tolerance(model):
-    """Of rounding; what single precision may lose is on the page on reliability."""
-    return 0.05 if model.dtype == "float32" else 1e-6
+def tolerance(model, name):
+    """Of rounding; what single precision and tables without noise lose: docs/reliability.md."""
+    if model.dtype == "float32":
+        return 0.05
+    return 1e-5 if name.startswith("no noise") else 1e-6
 
 
 def in_turn(options, tables, times):
@@ -110,7 +112,7 @@ SHORT = [
 @pytest.mark.parametrize(("name", "option"), SHORT)
 def test_a_fit_holds(name, option):
     model = fresh(REGRESSORS[option])
-    check_regressor(model, hard_table(name), tolerance(model))
+    check_regressor(model, hard_table(name), tolerance(model, name))
 
 
 @pytest.mark.parametrize(
@@ -139,14 +141,16 @@ def test_the_same_seed_gives_the_same_bits():
 def test_every_table_with_options_in_turn(name, option, seed):
     shifted = list(REGRESSORS)[(list(REGRESSORS).index(option) + 7 * seed) % len(REGRESSORS)]
     model = fresh(REGRESSORS[shifted], seed)
-    check_regressor(model, hard_table(name, seed), tolerance(model))
+    check_regressor(model, hard_table(name, seed), tolerance(model, name))
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize(("name", "option"), in_turn(SLOW_REGRESSORS, NAMES[::3], 1))
 def test_long_options_on_some_tables(name, option):
     model = fresh(SLOW_REGRESSORS[option])
-    check_regressor(model, hard_table(name, 3), 1e-3 if option == "svgp" else tolerance(model))
+    check_regressor(
+        model, hard_table(name, 3), 1e-3 if option == "svgp" else tolerance(model, name)
+    )
 
 
 @pytest.mark.torture

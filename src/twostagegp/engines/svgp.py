@@ -120,7 +120,9 @@ class SparseGP(RegressorMixin, BaseEstimator):
         with warnings.catch_warnings(), gpytorch.settings.cholesky_jitter(double_value=1e-6):
             warnings.simplefilter("ignore")  # jitter that GPyTorch adds by itself
             for step in range(self.steps):
-                part = torch.as_tensor(rng.integers(0, n, size=min(self.batch, n)))
+                # Few rows are all looked at in every step, without the noise of a draw.
+                drawn = rng.integers(0, n, size=self.batch) if n > self.batch else np.arange(n)
+                part = torch.as_tensor(drawn)
                 natural.zero_grad()
                 adam.zero_grad()
                 loss = -objective(model(inputs[part]), target[part])
