@@ -15,7 +15,7 @@ PYTEST_ARGS ?=
 help:
 	@echo "make demo     fit the demonstration models and write build/demo-report.html"
 	@echo "make test     everything that continuous integration checks"
-	@echo "make torture  hard tables with every option and random comparisons; half an hour"
+	@echo "make torture  hard tables with every option and random comparisons; ten minutes"
 	@echo "make lint     ruff and mypy only"
 	@echo "make coverage the tests, and which lines and branches they run through"
 	@echo "make format   rewrite the files in the house format"
