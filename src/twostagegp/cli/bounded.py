@@ -19,7 +19,7 @@ from twostagegp.cli.formats import unpacked
 from twostagegp.errors import InputError, MemoryBudgetError
 from twostagegp.memory import available_bytes
 
-__all__ = ["Bounded", "check_size", "open_bounded"]
+__all__ = ["Bounded", "check_piece", "check_size", "open_bounded"]
 
 #: Longest line that is taken for a row of a table.
 LINE_BYTES = 64 << 20
@@ -95,14 +95,46 @@ def open_bounded(
         yield raw, counter, io.BufferedReader(counter, 1 << 18)
 
 
-def check_size(path: Path, rows: int, columns: int) -> None:
-    """Raise before a table is read that says it has more rows than there is memory for."""
-    needed, budget = 8 * rows * max(columns, 1), _budget()
+def check_size(path: Path, rows: int, columns: int, held: int = 0) -> None:
+    """Raise before a table is read whole that says it has more than there is memory for.
+
+    Parameters
+    ----------
+    path : Path
+        For messages.
+    rows, columns : int
+    held : int
+        Bytes of its cells once they are unpacked, where the file says so; texts need more than the
+        eight bytes of a number.
+    """
+    needed, budget = _GROWTH * max(8 * rows * max(columns, 1), held), _budget()
     if needed > budget:
         raise MemoryBudgetError(
-            f"{path} says that it has {rows:,} rows; {columns} columns of them need "
+            f"{path} says that it has {rows:,} rows; {columns} columns of them need about "
             f"{needed / 2**30:.1f} GiB, and {budget / 2**30:.1f} GiB are free. Fit a sample of "
             "the rows."
+        )
+
+
+def check_piece(path: Path, rows: int, columns: int, unpacked: int) -> None:
+    """Raise before a piece of a file is unpacked that there is no memory for.
+
+    Parameters
+    ----------
+    path : Path
+        For messages.
+    rows, columns : int
+        What is made of the piece at a time.
+    unpacked : int
+        Bytes that the piece has once it is unpacked.
+    """
+    needed, budget = unpacked + 8 * rows * max(columns, 1), _budget()
+    if needed > budget:
+        raise MemoryBudgetError(
+            f"{path} has a piece that is unpacked at once (a row group of a Parquet file, a record "
+            f"batch of a Feather file) and needs {needed / 2**20:,.0f} MiB; "
+            f"{budget / 2**20:,.0f} MiB are free. Write the file with fewer rows in a piece, or "
+            "lower --chunk-rows."
         )
 
 
