@@ -159,6 +159,29 @@ def test_a_line_of_a_million_empty_cells_is_refused_while_it_is_read(tmp_path, p
             read(path)
 
 
+@pytest.mark.parametrize("end", [b"\r", b"\r\n", b"\n"])
+def test_a_table_whose_lines_end_in_a_carriage_return_is_read_however_long(tmp_path, end):
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"a,b,c,d,e,f" + end + (b"1,2,3,4,5,6" + end) * 60_000)
+    assert whole(path).shape == (60_000, 6)
+    assert sum(len(chunk.frame) for chunk in chunks(path, 30_000)) == 60_000
+
+
+@pytest.mark.parametrize("end", [b"\r", b"\n"])
+def test_ends_of_lines_in_quotation_marks_let_no_endless_names_in(tmp_path, end):
+    path = tmp_path / "t.csv.gz"
+    path.write_bytes(gzip.compress((b'"' + end + b'",') * (1 << 20)))
+    with pytest.raises(InputError, match="a line of more than 262,144 cells"):
+        open_source(path)
+
+
+@pytest.mark.parametrize("end", [b"\r", b"\n"])
+def test_rows_behind_many_names_do_not_count_as_names(tmp_path, end):
+    path, names = tmp_path / "t.csv", 1 << 18
+    path.write_bytes(b",".join(b"%d" % k for k in range(names)) + end + (b",," + end) * 99_999)
+    assert len(open_source(path).names) == names
+
+
 def test_a_wrong_note_of_pandas_about_its_index_loses_no_column(tmp_path):
     frame = pd.DataFrame({"area": [1.0, 2.0], "x": [3.0, 4.0]}).set_index("area")
     table = pa.Table.from_pandas(frame)

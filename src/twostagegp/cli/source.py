@@ -304,7 +304,7 @@ def _header(source: Source) -> list[str]:
     else:
         # Not with pandas, which takes seconds where names are many.
         with (
-            open_bounded(source.path, source.delimiter) as (_, _, file),
+            open_bounded(source.path, source.delimiter, names_only=True) as (_, _, file),
             io.TextIOWrapper(file, source.encoding, newline="") as text,
         ):
             lines = csv.reader(text, delimiter=source.delimiter, strict=True)
