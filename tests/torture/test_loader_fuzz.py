@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
@@ -13,10 +14,10 @@ from safetensors.numpy import save as save_arrays
 import twostagegp
 from benchmarks import loader_fuzz
 from benchmarks._fuzz_guard import Guard
-from benchmarks._fuzz_runner import is_failure, run_cases
+from benchmarks._fuzz_runner import count, is_failure, page, run_cases
 from benchmarks._loader_cases import Cases, open_stored
 from benchmarks._loader_models import POINTS, save_models
-from twostagegp.errors import InputError, ModelFileError, NumericalError
+from twostagegp.errors import InputError, MemoryBudgetError, ModelFileError, NumericalError
 from twostagegp.files.folder import MANIFEST, read_files, read_manifest, write_folder
 from twostagegp.finite import predict_with
 
@@ -86,6 +87,49 @@ def test_the_guard_finds_what_it_looks_for(guard, tmp_path):
     assert guard.run(lambda: "model") == ("model", "")
     assert all(map(is_failure, ("slow", "exception: KeyError", "side effect", "memory", "crash")))
     assert not is_failure("refused")
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="peaks stay")
+def test_cases_that_take_more_memory_in_turn_are_all_found(guard, monkeypatch):
+    def takes(mib):
+        def case():
+            return "model" if np.ones(mib << 17).all() else ""
+
+        return case
+
+    assert guard.run(takes(16))[0] == "model"
+    monkeypatch.setattr("benchmarks._fuzz_guard.GROWTH_MIB", 24)
+    assert [guard.run(takes(mib))[0] for mib in (16, 32, 48, 40)] == ["model", *["memory"] * 3]
+
+
+def test_where_peaks_stay_a_case_that_takes_more_than_all_before_is_found(guard, monkeypatch):
+    peaks = iter((100.0, 100.0, 100.0, 500.0))
+    monkeypatch.setattr("benchmarks._fuzz_guard.open", _refuse, raising=False)
+    monkeypatch.setattr("benchmarks._fuzz_guard._peak_mib", lambda: next(peaks))
+    assert [guard.run(lambda: "model")[0] for _ in range(2)] == ["model", "memory"]
+
+
+def _refuse(*arguments, **options):
+    raise PermissionError
+
+
+def test_memory_that_the_allocator_refused_is_not_counted_as_foreseen(guard):
+    def late():
+        raise MemoryBudgetError("x") from pa.ArrowMemoryError()
+
+    def foreseen():
+        raise MemoryBudgetError("x") from MemoryBudgetError("y")
+
+    assert guard.run(late)[0] == "refused late"
+    assert guard.run(foreseen)[0] == "refused"
+    assert not is_failure("refused late")
+    results = [
+        {"case": k, "kind": "a", "outcome": outcome}
+        for k, outcome in enumerate(["refused late", "refused", "model", "model", "memory"])
+    ]
+    state = {"version": "1", "code": "x", "seed": 0, "first": 0, "seconds": 1.0}
+    told = [line.split() for line in page("loader_fuzz", count(results) | state).splitlines()]
+    assert ["|", "a", "|", "5", "|", "1", "|", "1", "|", "2", "|", "1", "|"] in told
 
 
 @pytest.mark.slow
