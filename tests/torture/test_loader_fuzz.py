@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
@@ -17,6 +18,7 @@ from benchmarks._fuzz_guard import Guard
 from benchmarks._fuzz_runner import count, is_failure, page, run_cases
 from benchmarks._loader_cases import Cases, open_stored
 from benchmarks._loader_models import POINTS, save_models
+from twostagegp.engines.exact import plan_factor
 from twostagegp.errors import InputError, MemoryBudgetError, ModelFileError, NumericalError
 from twostagegp.files.folder import MANIFEST, read_files, read_manifest, write_folder
 from twostagegp.finite import predict_with
@@ -293,6 +295,35 @@ def test_more_columns_than_any_table_has_take_no_memory(spoil):
         )
         with pytest.raises(ModelFileError):
             twostagegp.load(path)
+
+
+def test_a_model_beyond_the_memory_is_refused_with_the_numbers_and_the_folder(models, monkeypatch):
+    def refuse(*arguments):
+        plan_factor(10**6, torch.device("cpu"), torch.float64)
+
+    monkeypatch.setattr("twostagegp.files.model._try", refuse)
+    monkeypatch.setattr("twostagegp.engines.exact.available_bytes", lambda device: 1 << 30)
+    told = r"old cannot be loaded: an exact fit of 1000000 distinct rows needs .* device='cuda'\.$"
+    with pytest.raises(MemoryBudgetError, match=told):
+        twostagegp.load(models / "old")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 8 EiB"),
+        torch.cuda.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes"),
+    ],
+)
+def test_memory_that_an_allocator_refuses_is_no_damaged_model(models, monkeypatch, error):
+    def refuse(*arguments):
+        raise error
+
+    monkeypatch.setattr("twostagegp.files.model._try", refuse)
+    with pytest.raises(MemoryBudgetError, match="old needs more memory than there is on cpu"):
+        twostagegp.load(models / "old")
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
