@@ -20,7 +20,7 @@ from typing import Any
 
 import twostagegp
 from benchmarks._arguments import positive
-from benchmarks._fuzz_guard import FAILURES, Guard, limit_address_space
+from benchmarks._fuzz_guard import FAILURES, LATE, Guard, limit_address_space
 from benchmarks._models import code_version
 from benchmarks._store import write_whole
 from benchmarks._tables import markdown_table
@@ -209,10 +209,10 @@ def page(name: str, counts: dict[str, Any]) -> str:
     lines = []
     for kind, by in counts["outcomes"].items():
         failed = sum(n for outcome, n in by.items() if is_failure(outcome))
-        total = sum(by.values())
-        lines.append([kind, *(f"{n:,}" for n in (total, by.get("refused", 0)))])
-        lines[-1] += [f"{total - by.get('refused', 0) - failed:,}", f"{failed:,}"]
-    table = markdown_table(["spoilt", "cases", "refused", "read", "failures"], lines)
+        total, refused, late = sum(by.values()), by.get("refused", 0), by.get(LATE, 0)
+        read = total - refused - late - failed
+        lines.append([kind, *(f"{n:,}" for n in (total, refused, late, read, failed))])
+    table = markdown_table(["spoilt", "cases", "refused", LATE, "read", "failures"], lines)
     return (
         f"# Counts of `benchmarks.{name}`\n\n"
         f"twostagegp {counts['version']} (source {counts['code']}), seed {counts['seed']}, cases "

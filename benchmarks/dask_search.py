@@ -139,9 +139,17 @@ def largest_difference(one: KernelSearch, other: KernelSearch) -> float:
         assert a.repeated is not None
         assert b.repeated is not None
         for name in ("nll", "loo", "heldout", "ratio", "parameters"):
-            gap = np.abs(getattr(a.repeated, name) - getattr(b.repeated, name))
-            largest = max(largest, float(np.nanmax(gap)))
+            ours, theirs = getattr(a.repeated, name), getattr(b.repeated, name)
+            with np.errstate(invalid="ignore"):  # infinity less infinity, which are the same
+                gap = np.where(_same(ours, theirs), 0.0, np.abs(ours - theirs))
+            # What is not a number on one side only is as far away as can be.
+            largest = max(largest, float(np.where(np.isnan(gap), np.inf, gap).max(initial=0.0)))
     return largest
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Where two arrays are equal; NaN is equal to NaN, and infinity to itself."""
+    return (a == b) | (np.isnan(a) & np.isnan(b))
 
 
 # --- the page ------------------------------------------------------------------------------------

@@ -311,6 +311,17 @@ def test_the_benchmark_finds_differences():
     assert difference == pytest.approx(0.25)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_value_that_is_no_number_on_one_side_only_is_a_difference(value):
+    one = search(n_repeats=2, early=False)
+    repeated = replace(one.entries[1].repeated, loo=one.entries[1].repeated.loo.copy())
+    repeated.loo[0] = value
+    other = replace(one, entries=[one.entries[0], replace(one.entries[1], repeated=repeated)])
+    assert dask_search.largest_difference(one, other) == np.inf
+    assert dask_search.largest_difference(other, one) == np.inf
+    assert dask_search.largest_difference(other, other) == 0.0
+
+
 @pytest.mark.slow
 def test_the_benchmark_runs_and_its_page_has_the_figures(tmp_path):
     sizes = {"rows": 200, "repeats": 4, "subsample": 40, "rounds": 1}

@@ -6,17 +6,20 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
+import torch
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 import twostagegp
 from benchmarks import loader_fuzz
 from benchmarks._fuzz_guard import Guard
-from benchmarks._fuzz_runner import is_failure, run_cases
+from benchmarks._fuzz_runner import count, is_failure, page, run_cases
 from benchmarks._loader_cases import Cases, open_stored
 from benchmarks._loader_models import POINTS, save_models
-from twostagegp.errors import InputError, ModelFileError, NumericalError
+from twostagegp.engines.exact import plan_factor
+from twostagegp.errors import InputError, MemoryBudgetError, ModelFileError, NumericalError
 from twostagegp.files.folder import MANIFEST, read_files, read_manifest, write_folder
 from twostagegp.finite import predict_with
 
@@ -86,6 +89,49 @@ def test_the_guard_finds_what_it_looks_for(guard, tmp_path):
     assert guard.run(lambda: "model") == ("model", "")
     assert all(map(is_failure, ("slow", "exception: KeyError", "side effect", "memory", "crash")))
     assert not is_failure("refused")
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="peaks stay")
+def test_cases_that_take_more_memory_in_turn_are_all_found(guard, monkeypatch):
+    def takes(mib):
+        def case():
+            return "model" if np.ones(mib << 17).all() else ""
+
+        return case
+
+    assert guard.run(takes(16))[0] == "model"
+    monkeypatch.setattr("benchmarks._fuzz_guard.GROWTH_MIB", 24)
+    assert [guard.run(takes(mib))[0] for mib in (16, 32, 48, 40)] == ["model", *["memory"] * 3]
+
+
+def test_where_peaks_stay_a_case_that_takes_more_than_all_before_is_found(guard, monkeypatch):
+    peaks = iter((100.0, 100.0, 100.0, 500.0))
+    monkeypatch.setattr("benchmarks._fuzz_guard.open", _refuse, raising=False)
+    monkeypatch.setattr("benchmarks._fuzz_guard._peak_mib", lambda: next(peaks))
+    assert [guard.run(lambda: "model")[0] for _ in range(2)] == ["model", "memory"]
+
+
+def _refuse(*arguments, **options):
+    raise PermissionError
+
+
+def test_memory_that_the_allocator_refused_is_not_counted_as_foreseen(guard):
+    def late():
+        raise MemoryBudgetError("x") from pa.ArrowMemoryError()
+
+    def foreseen():
+        raise MemoryBudgetError("x") from MemoryBudgetError("y")
+
+    assert guard.run(late)[0] == "refused late"
+    assert guard.run(foreseen)[0] == "refused"
+    assert not is_failure("refused late")
+    results = [
+        {"case": k, "kind": "a", "outcome": outcome}
+        for k, outcome in enumerate(["refused late", "refused", "model", "model", "memory"])
+    ]
+    state = {"version": "1", "code": "x", "seed": 0, "first": 0, "seconds": 1.0}
+    told = [line.split() for line in page("loader_fuzz", count(results) | state).splitlines()]
+    assert ["|", "a", "|", "5", "|", "1", "|", "1", "|", "2", "|", "1", "|"] in told
 
 
 @pytest.mark.slow
@@ -249,6 +295,35 @@ def test_more_columns_than_any_table_has_take_no_memory(spoil):
         )
         with pytest.raises(ModelFileError):
             twostagegp.load(path)
+
+
+def test_a_model_beyond_the_memory_is_refused_with_the_numbers_and_the_folder(models, monkeypatch):
+    def refuse(*arguments):
+        plan_factor(10**6, torch.device("cpu"), torch.float64)
+
+    monkeypatch.setattr("twostagegp.files.model._try", refuse)
+    monkeypatch.setattr("twostagegp.engines.exact.available_bytes", lambda device: 1 << 30)
+    told = r"old cannot be loaded: an exact fit of 1000000 distinct rows needs .* device='cuda'\.$"
+    with pytest.raises(MemoryBudgetError, match=told):
+        twostagegp.load(models / "old")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 8 EiB"),
+        torch.cuda.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes"),
+    ],
+)
+def test_memory_that_an_allocator_refuses_is_no_damaged_model(models, monkeypatch, error):
+    def refuse(*arguments):
+        raise error
+
+    monkeypatch.setattr("twostagegp.files.model._try", refuse)
+    with pytest.raises(MemoryBudgetError, match="old needs more memory than there is on cpu"):
+        twostagegp.load(models / "old")
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

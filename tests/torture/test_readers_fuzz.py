@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import warnings
+from contextlib import nullcontext
 
 import numpy as np
 import pandas as pd
@@ -23,6 +24,7 @@ from benchmarks.reader_fuzz import fitted_rules
 from twostagegp import ExactGPRegressor
 from twostagegp.cli import bounded
 from twostagegp.cli.app import app
+from twostagegp.cli.arrow_sizes import batch_sizes, dictionary_size
 from twostagegp.cli.sink import write_table
 from twostagegp.cli.source import open_source
 from twostagegp.errors import InputError, MemoryBudgetError
@@ -157,6 +159,29 @@ def test_a_line_of_a_million_empty_cells_is_refused_while_it_is_read(tmp_path, p
             read(path)
 
 
+@pytest.mark.parametrize("end", [b"\r", b"\r\n", b"\n"])
+def test_a_table_whose_lines_end_in_a_carriage_return_is_read_however_long(tmp_path, end):
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"a,b,c,d,e,f" + end + (b"1,2,3,4,5,6" + end) * 60_000)
+    assert whole(path).shape == (60_000, 6)
+    assert sum(len(chunk.frame) for chunk in chunks(path, 30_000)) == 60_000
+
+
+@pytest.mark.parametrize("end", [b"\r", b"\n"])
+def test_ends_of_lines_in_quotation_marks_let_no_endless_names_in(tmp_path, end):
+    path = tmp_path / "t.csv.gz"
+    path.write_bytes(gzip.compress((b'"' + end + b'",') * (1 << 20)))
+    with pytest.raises(InputError, match="a line of more than 262,144 cells"):
+        open_source(path)
+
+
+@pytest.mark.parametrize("end", [b"\r", b"\n"])
+def test_rows_behind_many_names_do_not_count_as_names(tmp_path, end):
+    path, names = tmp_path / "t.csv", 1 << 18
+    path.write_bytes(b",".join(b"%d" % k for k in range(names)) + end + (b",," + end) * 99_999)
+    assert len(open_source(path).names) == names
+
+
 def test_a_wrong_note_of_pandas_about_its_index_loses_no_column(tmp_path):
     frame = pd.DataFrame({"area": [1.0, 2.0], "x": [3.0, 4.0]}).set_index("area")
     table = pa.Table.from_pandas(frame)
@@ -192,6 +217,107 @@ def test_a_table_that_says_it_has_more_rows_than_fit_is_refused_before_it_is_rea
     with pytest.raises(MemoryBudgetError, match="200,000 rows"):
         whole(path)
     assert sum(len(chunk.frame) for chunk in chunks(path, 50_000)) == 200_000
+
+
+def _feather(path, table, **options):
+    with pa.ipc.new_file(path, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table)
+
+
+def _parquet(path, table, **options):
+    pq.write_table(table, path, compression="zstd", use_dictionary=False, **options)
+
+
+def _bomb(path, table):
+    if path.suffix == ".feather":
+        _feather(path, table, compression="zstd")
+    else:
+        _parquet(path, table)
+
+
+BOMBS = {
+    "numbers": {"x": np.zeros(1 << 18)},
+    "one text": {"x": ["7" * (1 << 21)]},
+}
+
+
+@pytest.mark.parametrize("ending", ["parquet", "feather"])
+@pytest.mark.parametrize("what", BOMBS)
+@pytest.mark.parametrize("read", [whole, chunks])
+def test_a_compressed_table_is_refused_before_it_is_unpacked(
+    tmp_path, monkeypatch, read, what, ending
+):
+    path = tmp_path / f"t.{ending}"
+    _bomb(path, pa.table(BOMBS[what]))
+    assert path.stat().st_size < 1 << 15
+    monkeypatch.setattr(bounded, "_budget", lambda: 1 << 20)
+    told = "Write the file with fewer rows" if read is chunks else "Fit a sample"
+    pool = pa.system_memory_pool()  # a new one has seen no more than this
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        taken = pool.max_memory()
+        with pytest.raises(MemoryBudgetError, match=told):
+            read(path)
+        assert pool.max_memory() - taken < 1 << 20
+    finally:
+        pa.set_memory_pool(before)
+
+
+def test_a_compressed_dictionary_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+    words = pa.array(["7" * (1 << 21), "8"]).dictionary_encode()
+    _feather(tmp_path / "t.feather", pa.table({"x": words}), compression="zstd")
+    monkeypatch.setattr(bounded, "_budget", lambda: 1 << 20)
+    for read in (whole, chunks):
+        with pytest.raises(MemoryBudgetError):
+            read(tmp_path / "t.feather")
+
+
+@pytest.mark.parametrize("ending", ["parquet", "feather"])
+def test_columns_that_nobody_asks_for_are_not_unpacked(tmp_path, monkeypatch, ending):
+    path = tmp_path / f"t.{ending}"
+    _bomb(path, pa.table({"big": ["7" * (1 << 21)], "x": [1.5], "a.b": [2]}))
+    monkeypatch.setattr(bounded, "_budget", lambda: 1 << 20)
+    source = open_source(path)
+    assert source.read(["a.b", "x"]).to_numpy().tolist() == [[2.0, 1.5]]
+    (chunk,) = source.chunks(["x"], (), ["a.b"], 10)
+    assert (chunk.frame["x"].tolist(), chunk.kept["a.b"].to_pylist()) == ([1.5], [2])
+    with pytest.raises(MemoryBudgetError):
+        source.read(["big"])
+
+
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_sizes_that_an_arrow_file_states_are_those_of_what_is_read(tmp_path, compression):
+    kinds = {
+        "number": pa.array(np.arange(500.0)),
+        "text": pa.array(["a", "bc"] * 250),
+        "gaps": pa.array([True, None] * 250),
+        "nothing": pa.nulls(500),
+        "list": pa.array([[1, 2], None] * 250),
+        "pair": pa.array([{"a": 1, "b": "x"}] * 500),
+        "word": pa.array(["a", "b"] * 250).dictionary_encode(),
+    }
+    table, path = pa.table(kinds), tmp_path / "t.feather"
+    _feather(path, table, compression=compression)
+    data = memoryview(path.read_bytes())
+    for name in table.column_names:
+        (size,) = batch_sizes(data, table.schema, {name})
+        assert size.rows == 500
+        indices = pa.table({name: kinds[name].indices}) if name == "word" else table.select([name])
+        assert indices.nbytes <= size.held <= indices.nbytes + 64
+        assert size.unpacked == (0 if compression is None else size.held)
+    assert 0 < dictionary_size(data) < 100
+    cut = memoryview(bytes(data[:-10]) + (1 << 30).to_bytes(4, "little") + b"ARROW1")
+    with pytest.raises(ValueError, match="outside of the file"):
+        list(batch_sizes(cut, table.schema, {"text"}))
+
+
+def test_memory_for_four_copies_of_a_table_is_foreseen(tmp_path, monkeypatch):
+    pq.write_table(pa.table({"x": np.arange(1 << 14)}), tmp_path / "t.parquet")
+    for budget, fits in ((4 << 17, False), (9 << 17, True)):
+        monkeypatch.setattr(bounded, "_budget", lambda budget=budget: budget)
+        with nullcontext() if fits else pytest.raises(MemoryBudgetError):
+            whole(tmp_path / "t.parquet")
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from twostagegp.cli.bounded import check_size, open_bounded
+from twostagegp.cli.arrow_sizes import BatchSize, batch_sizes, dictionary_size
+from twostagegp.cli.bounded import check_piece, check_size, open_bounded
 from twostagegp.cli.formats import GAPS, PACKED, format_of, reading, strict
 from twostagegp.cli.options import nearest
 from twostagegp.errors import InputError
@@ -128,15 +129,33 @@ class Source:
     def _table(self, columns: Sequence[str]) -> pa.Table:
         """All rows of a Parquet or Feather file."""
         if self.kind == "parquet":
-            check_size(self.path, pq.read_metadata(self.path).num_rows, len(columns))
+            metadata = pq.read_metadata(self.path)
+            held = sum(_group_sizes(metadata, columns))
+            check_size(self.path, metadata.num_rows, len(columns), held)
             table = pq.read_table(self.path, columns=list(columns)).select(list(columns))
-            table.validate(full=True)
-            return table
-        with pa.memory_map(str(self.path)) as memory, pa.ipc.open_file(memory) as reader:
-            table = reader.read_all().select(list(columns))
-            check_size(self.path, table.num_rows, len(columns))
-            table.validate(full=True)  # whether texts are texts, and end inside of the file
-            return table
+        else:
+            with self._feather(columns) as (reader, sizes, dictionaries):
+                rows, held = sum(size.rows for size in sizes), sum(size.held for size in sizes)
+                check_size(self.path, rows, len(columns), held + dictionaries)
+                table = reader.read_all().select(list(columns))
+        table.validate(full=True)  # whether texts are texts, and end inside of the file
+        return table
+
+    @contextmanager
+    def _feather(self, columns: Sequence[str]) -> Iterator[tuple[Any, list[BatchSize], int]]:
+        """A reader of some columns, the sizes of its batches, and bytes of its dictionaries."""
+        with pa.memory_map(str(self.path)) as memory:
+            with pa.ipc.open_file(memory) as whole:
+                schema = whole.schema
+            places = sorted({schema.get_field_index(name) for name in columns})
+            options = pa.ipc.IpcReadOptions(included_fields=places)
+            memory.seek(0)
+            data = memoryview(memory.read_buffer())
+            sizes = list(batch_sizes(data, schema, set(columns)))
+            with pa.ipc.open_file(memory, options=options) as reader:
+                if len(sizes) != reader.num_record_batches:  # else rows would be lost
+                    raise InputError(f"{self.path} cannot be read as feather: damaged footer.")
+                yield reader, sizes, dictionary_size(data)
 
     # --- CSV -------------------------------------------------------------------------------------
 
@@ -222,18 +241,22 @@ class Source:
     def _batches(self, columns: Sequence[str], rows: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         if self.kind == "parquet":
             with pq.ParquetFile(self.path) as file:
+                total = file.metadata.num_rows
+                largest = max(_group_sizes(file.metadata, columns), default=0)
+                check_piece(self.path, min(rows, total), len(columns), largest)
                 for batch in file.iter_batches(batch_size=rows, columns=list(columns)):
                     batch.validate(full=True)
-                    yield batch, file.metadata.num_rows
+                    yield batch, total
             return
-        with pa.memory_map(str(self.path)) as memory, pa.ipc.open_file(memory) as reader:
-            count = reader.num_record_batches
-            for number in range(count):
+        with self._feather(columns) as (reader, sizes, dictionaries):
+            total = sum(size.rows for size in sizes)
+            for number, size in enumerate(sizes):
+                held = size.unpacked + (0 if number else dictionaries)
+                check_piece(self.path, min(rows, size.rows), len(columns), held)
                 batch = reader.get_batch(number).select(list(columns))
                 batch.validate(full=True)
                 for begin in range(0, batch.num_rows, rows):
-                    # Rows in all are not known before the last batch: as many in each as in this.
-                    yield batch.slice(begin, rows), count * batch.num_rows
+                    yield batch.slice(begin, rows), total
 
 
 def open_source(
@@ -281,7 +304,7 @@ def _header(source: Source) -> list[str]:
     else:
         # Not with pandas, which takes seconds where names are many.
         with (
-            open_bounded(source.path, source.delimiter) as (_, _, file),
+            open_bounded(source.path, source.delimiter, names_only=True) as (_, _, file),
             io.TextIOWrapper(file, source.encoding, newline="") as text,
         ):
             lines = csv.reader(text, delimiter=source.delimiter, strict=True)
@@ -290,6 +313,22 @@ def _header(source: Source) -> list[str]:
             raise InputError(f"{source.path} is empty.")
         return [name or f"Unnamed: {k}" for k, name in enumerate(line)]
     return [name for name in names if not name.startswith(_INDEX)]
+
+
+def _group_sizes(metadata: pq.FileMetaData, columns: Sequence[str]) -> list[int]:
+    """Bytes of some columns in each row group of a Parquet file once they are unpacked."""
+    wanted, inside = set(columns), tuple(f"{name}." for name in columns)
+    paths = [metadata.schema.column(k).path for k in range(metadata.num_columns)]
+    places = [
+        place
+        for place, path in enumerate(paths)
+        if path in wanted or ("." in path and path.startswith(inside))
+    ]
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    return [
+        sum(max(group.column(place).total_uncompressed_size, 0) for place in places)
+        for group in groups
+    ]
 
 
 def _as_text(series: pd.Series) -> pa.Array:

@@ -116,13 +116,31 @@ def load(path: str | PathLike[str], device: str = "cpu") -> Any:
             return _READERS[version](manifest, files, place)
     except ModelFileError as error:
         raise ModelFileError(f"{folder} cannot be loaded: {error}") from error
-    except MemoryError as error:
-        raise MemoryBudgetError(f"{folder} needs more memory than there is.") from error
+    except MemoryBudgetError as error:  # with the numbers, which are the way out
+        other = " A model that was fitted on a GPU can be loaded with device='cuda'."
+        raise MemoryBudgetError(
+            f"{folder} cannot be loaded: {error}{other if place.type == 'cpu' else ''}"
+        ) from error
     except Exception as error:  # what a file can do to the libraries that read it has no one type
+        if _is_memory(error):
+            raise MemoryBudgetError(
+                f"{folder} needs more memory than there is on {place} "
+                f"({type(error).__name__}: {str(error)[:200]}). Load it where there is more."
+            ) from error
         raise ModelFileError(
             f"{folder} cannot be loaded: it does not describe a model that can predict "
             f"({type(error).__name__}: {str(error)[:200]})."
         ) from error
+
+
+def _is_memory(error: Exception) -> bool:
+    """Whether an allocator has said no; torch says so with a plain RuntimeError on a CPU."""
+    import torch
+
+    if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
+        return True
+    told = ("not enough memory", "can't allocate memory", "out of memory")
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in told)
 
 
 def _read_1(manifest: Mapping[str, Any], files: Mapping[str, bytes], device: Any) -> Any:
