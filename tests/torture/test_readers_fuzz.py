@@ -22,9 +22,10 @@ from benchmarks._fuzz_runner import is_failure, run_cases
 from benchmarks._reader_cases import ReaderCases
 from benchmarks.reader_fuzz import fitted_rules
 from twostagegp import ExactGPRegressor
-from twostagegp.cli import bounded
+from twostagegp.cli import arrow_sizes, bounded
 from twostagegp.cli.app import app
 from twostagegp.cli.arrow_sizes import batch_sizes, dictionary_size
+from twostagegp.cli.parquet_sizes import group_sizes
 from twostagegp.cli.sink import write_table
 from twostagegp.cli.source import open_source
 from twostagegp.errors import InputError, MemoryBudgetError
@@ -305,11 +306,53 @@ def test_sizes_that_an_arrow_file_states_are_those_of_what_is_read(tmp_path, com
         assert size.rows == 500
         indices = pa.table({name: kinds[name].indices}) if name == "word" else table.select([name])
         assert indices.nbytes <= size.held <= indices.nbytes + 64
-        assert size.unpacked == (0 if compression is None else size.held)
+        assert compression is not None or size.unpacked == 0
+        assert compression is None or size.held <= size.unpacked <= 2 * size.held + 64
     assert 0 < dictionary_size(data) < 100
     cut = memoryview(bytes(data[:-10]) + (1 << 30).to_bytes(4, "little") + b"ARROW1")
     with pytest.raises(ValueError, match="outside of the file"):
         list(batch_sizes(cut, table.schema, {"text"}))
+
+
+def test_sizes_in_the_footer_of_a_parquet_file_are_those_that_pyarrow_reads(tmp_path):
+    kinds = {"x": np.arange(99.0), "a.b": ["u"] * 99, "pair": [{"a": 1, "b": "x"}] * 99}
+    kinds |= {f"c{k}": np.arange(99) % 2 == 0 for k in range(20)}  # lists of more than 14
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table(kinds), path, row_group_size=50, write_page_index=True)
+    metadata = pq.read_metadata(path)
+    for name in kinds:
+        told = [
+            sum(
+                group.column(k).total_uncompressed_size
+                for k in range(metadata.num_columns)
+                if metadata.schema.column(k).path in (name, f"{name}.a", f"{name}.b")
+            )
+            for group in map(metadata.row_group, range(2))
+        ]
+        assert group_sizes(path, {name}) == told
+        assert min(told) > 0
+    totals = [metadata.row_group(k).total_byte_size for k in range(2)]
+    assert group_sizes(path, set(kinds)) == totals
+    data = path.read_bytes()
+    length = int.from_bytes(data[-8:-4], "little") - 20
+    path.write_bytes(data[:-28] + length.to_bytes(4, "little") + b"PAR1")
+    with pytest.raises(ValueError, match="the footer ends too early"):
+        group_sizes(path, {"x"})
+
+
+def test_a_batch_longer_than_its_file_is_refused_before_memory_is_taken_for_it(tmp_path):
+    path, table = tmp_path / "t.feather", pa.table({"x": np.zeros(1000), "y": np.ones(1000)})
+    _feather(path, table, compression="zstd")
+    data = bytearray(path.read_bytes())
+    footer = len(data) - 10 - int.from_bytes(data[-10:-6], "little")
+    batches = arrow_sizes._field(data, arrow_sizes._root(data, footer), 3)
+    length = arrow_sizes._root(data, batches) + 4 + 16  # behind a count, a place and a length
+    assert 0 < int.from_bytes(data[length : length + 8], "little") < len(data)
+    data[length : length + 8] = (1 << 40).to_bytes(8, "little")
+    path.write_bytes(data)
+    for read in (whole, chunks):
+        with pytest.raises(InputError, match="a part lies outside of the file"):
+            read(path)
 
 
 def test_memory_for_four_copies_of_a_table_is_foreseen(tmp_path, monkeypatch):

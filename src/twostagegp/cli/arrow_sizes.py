@@ -23,7 +23,7 @@ __all__ = ["BatchSize", "batch_sizes", "dictionary_size"]
 _OLD_COMPRESSION = b"ARROW:experimental_compression"
 #: Places of fields in the tables of the format.
 _FOOTER_DICTIONARIES, _FOOTER_BATCHES = 2, 3
-_MESSAGE_HEADER = 2
+_MESSAGE_HEADER, _MESSAGE_LENGTH = 2, 3
 _BATCH_LENGTH, _BATCH_BUFFERS, _BATCH_COMPRESSION = 0, 2, 3
 _DICTIONARY_DATA = 1
 
@@ -38,7 +38,7 @@ class BatchSize:
     held : int
         Bytes of its buffers once they are unpacked.
     unpacked : int
-        Those of them that have to be unpacked, and take memory when the batch is read.
+        Bytes that reading the batch takes: packed and unpacked, and none where nothing is packed.
     """
 
     rows: int
@@ -86,9 +86,14 @@ def _messages(data: memoryview, field: int) -> Iterator[tuple[int, int]]:
     """Where the messages begin that a list of the footer names, and where their bodies do."""
     end = len(data) - 10  # behind the footer are its length and "ARROW1"
     footer = end - _read(data, "<i", end)
-    for offset, length, _ in _structs(data, _root(data, footer), field, "<qi4xq"):
-        skipped = 8 if _read(data, "<i", offset) == -1 else 4  # before Arrow 0.15 there was no -1
-        yield _root(data, offset + skipped), offset + length
+    for offset, skipped, length in _structs(data, _root(data, footer), field, "<qi4xq"):
+        prefix = 8 if _read(data, "<i", offset) == -1 else 4  # before Arrow 0.15 there was no -1
+        message, body = _root(data, offset + prefix), offset + skipped
+        at = _field(data, message, _MESSAGE_LENGTH)
+        # pyarrow allocates as much before it looks whether the file has it.
+        if not 0 <= body + max(length, _read(data, "<q", at) if at else 0) <= len(data):
+            raise ValueError("a part lies outside of the file")
+        yield message, body
 
 
 def _size(data: memoryview, message: int, body: int, batch: int, wanted: list[bool]) -> BatchSize:
@@ -106,7 +111,7 @@ def _size(data: memoryview, message: int, body: int, batch: int, wanted: list[bo
             continue
         known = _read(data, "<q", body + offset) if packed else -1
         held += length if known < 0 else known  # -1: not compressed after all
-        unpacked += max(known, 0)
+        unpacked += length + max(known, 0) if packed else 0
     return BatchSize(max(rows, 0), held, unpacked)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,8 @@ from twostagegp.cli.arrow_sizes import BatchSize, batch_sizes, dictionary_size
 from twostagegp.cli.bounded import check_piece, check_size, open_bounded
 from twostagegp.cli.formats import GAPS, PACKED, format_of, reading, strict
 from twostagegp.cli.options import nearest
-from twostagegp.errors import InputError
+from twostagegp.cli.parquet_sizes import group_sizes
+from twostagegp.errors import InputError, MemoryBudgetError
 
 __all__ = ["Chunk", "Source", "open_source"]
 
@@ -130,8 +131,7 @@ class Source:
         """All rows of a Parquet or Feather file."""
         if self.kind == "parquet":
             metadata = pq.read_metadata(self.path)
-            held = sum(_group_sizes(metadata, columns))
-            check_size(self.path, metadata.num_rows, len(columns), held)
+            self._check_groups(check_size, sum, metadata, metadata.num_rows, columns)
             table = pq.read_table(self.path, columns=list(columns)).select(list(columns))
         else:
             with self._feather(columns) as (reader, sizes, dictionaries):
@@ -141,17 +141,35 @@ class Source:
         table.validate(full=True)  # whether texts are texts, and end inside of the file
         return table
 
+    def _check_groups(
+        self,
+        check: Callable[[Path, int, int, int], None],
+        together: Callable[[list[int]], int],
+        metadata: pq.FileMetaData,
+        rows: int,
+        columns: Sequence[str],
+    ) -> None:
+        """Raise where the row groups of a Parquet file need too much, all or one at a time."""
+        groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
+        try:
+            held = together([max(group.total_byte_size, 0) for group in groups])
+            check(self.path, rows, len(columns), held)
+        except MemoryBudgetError:  # for all columns; what some need takes longer to find out
+            check(self.path, rows, len(columns), together(group_sizes(self.path, set(columns))))
+
     @contextmanager
     def _feather(self, columns: Sequence[str]) -> Iterator[tuple[Any, list[BatchSize], int]]:
         """A reader of some columns, the sizes of its batches, and bytes of its dictionaries."""
         with pa.memory_map(str(self.path)) as memory:
             with pa.ipc.open_file(memory) as whole:
                 schema = whole.schema
-            places = sorted({schema.get_field_index(name) for name in columns})
-            options = pa.ipc.IpcReadOptions(included_fields=places)
             memory.seek(0)
             data = memoryview(memory.read_buffer())
             sizes = list(batch_sizes(data, schema, set(columns)))
+            # What is not compressed stays in the file; to include fields would copy them.
+            is_packed = any(size.unpacked for size in sizes)
+            places = sorted({schema.get_field_index(name) for name in columns})
+            options = pa.ipc.IpcReadOptions(included_fields=places if is_packed else [])
             with pa.ipc.open_file(memory, options=options) as reader:
                 if len(sizes) != reader.num_record_batches:  # else rows would be lost
                     raise InputError(f"{self.path} cannot be read as feather: damaged footer.")
@@ -242,8 +260,7 @@ class Source:
         if self.kind == "parquet":
             with pq.ParquetFile(self.path) as file:
                 total = file.metadata.num_rows
-                largest = max(_group_sizes(file.metadata, columns), default=0)
-                check_piece(self.path, min(rows, total), len(columns), largest)
+                self._check_groups(check_piece, _largest, file.metadata, min(rows, total), columns)
                 for batch in file.iter_batches(batch_size=rows, columns=list(columns)):
                     batch.validate(full=True)
                     yield batch, total
@@ -315,20 +332,8 @@ def _header(source: Source) -> list[str]:
     return [name for name in names if not name.startswith(_INDEX)]
 
 
-def _group_sizes(metadata: pq.FileMetaData, columns: Sequence[str]) -> list[int]:
-    """Bytes of some columns in each row group of a Parquet file once they are unpacked."""
-    wanted, inside = set(columns), tuple(f"{name}." for name in columns)
-    paths = [metadata.schema.column(k).path for k in range(metadata.num_columns)]
-    places = [
-        place
-        for place, path in enumerate(paths)
-        if path in wanted or ("." in path and path.startswith(inside))
-    ]
-    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
-    return [
-        sum(max(group.column(place).total_uncompressed_size, 0) for place in places)
-        for group in groups
-    ]
+def _largest(sizes: list[int]) -> int:
+    return max(sizes, default=0)
 
 
 def _as_text(series: pd.Series) -> pa.Array:
