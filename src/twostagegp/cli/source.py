@@ -167,7 +167,7 @@ class Source:
             data = memoryview(memory.read_buffer())
             sizes = list(batch_sizes(data, schema, set(columns)))
             # What is not compressed stays in the file; to include fields would copy them.
-            is_packed = any(size.unpacked for size in sizes)
+            is_packed = any(size.unpacked for size in batch_sizes(data, schema, schema.names))
             places = sorted({schema.get_field_index(name) for name in columns})
             options = pa.ipc.IpcReadOptions(included_fields=places if is_packed else [])
             with pa.ipc.open_file(memory, options=options) as reader:
