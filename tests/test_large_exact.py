@@ -11,7 +11,7 @@ from twostagegp.engines.blocked import BlockedFactor, blocked_bytes
 from twostagegp.engines.exact import ExactEngine, ExactPosterior
 from twostagegp.engines.large import BlockedInverse, LargeProblem
 from twostagegp.engines.panels import CovariancePanels
-from twostagegp.errors import NumericalError
+from twostagegp.errors import MemoryBudgetError, NumericalError
 from twostagegp.kernels import KERNELS, NamedKernel, WrappedKernel
 from twostagegp.rows import Rows
 from twostagegp.training import Problem, minimise
@@ -102,6 +102,36 @@ def test_a_matrix_that_no_jitter_helps_and_one_with_nan_are_named():
     K[3, 3] = np.inf
     with pytest.raises(NumericalError, match="NaN or infinite"):
         factor_of(K, 16)
+
+
+def test_few_large_groups_are_foreseen(monkeypatch):
+    """Two groups of half the rows take as much again as the factor, and more."""
+    n, cpu = 20_000, torch.device("cpu")
+    alone, halves = exact.exact_bytes(n, cpu), exact.exact_bytes(n, cpu, 8, [n // 2] * 2)
+    assert halves - alone > 1.4 * n * n * 8
+    assert exact.exact_bytes(n, cpu, 8, [10] * (n // 10)) - alone < 0.4 * n * n * 8
+    monkeypatch.setattr(exact, "available_bytes", lambda device: halves - 1)
+    assert exact.plan_factor(n, cpu, torch.float64) == torch.float64
+    assert exact.plan_factor(n, cpu, torch.float64, [n // 2] * 2) == torch.float32
+    monkeypatch.setattr(exact, "available_bytes", lambda device: alone // 2)
+    with pytest.raises(MemoryBudgetError) as caught:
+        exact.plan_factor(n, cpu, torch.float64, [n // 2] * 2)
+    most = int(str(caught.value).split("at most ")[1].split()[0])
+    assert exact.plan_factor(most, cpu, torch.float64, [most // 2] * 2) == torch.float32
+
+
+def test_a_fit_asks_for_the_memory_of_its_groups(monkeypatch):
+    X, y = table()
+    seen, whole = [], exact.exact_bytes
+
+    def counted(n, device, itemsize=8, groups=()):
+        seen.append(sorted(groups))
+        return whole(n, device, itemsize, groups)
+
+    monkeypatch.setattr(exact, "exact_bytes", counted)
+    options = {"training": Training(steps=1), "random_state": 0, "objective": "loo"}
+    ExactGPRegressor(**options).fit(X, y, groups=np.arange(len(X)) < 50)
+    assert seen == [[50, 80]]
 
 
 def test_memory_is_one_matrix_and_panels():

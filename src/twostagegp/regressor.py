@@ -217,9 +217,11 @@ class TwoStageGPRegressor(GPEstimator):
     def _fit_target(self, data: Prepared, seed: int) -> TwoStageFit:
         method, reason = self._method(data)
         m, device, dtype = len(data.rows), data.rows.X.device, data.rows.X.dtype
-        factor_dtype = plan_factor(m, device, dtype) if method == "exact" else dtype
+        groups, factor_dtype = data.rows.group_sizes(), dtype
+        if method == "exact":
+            factor_dtype = plan_factor(m, device, dtype, groups)
         if factor_dtype != dtype:
-            needed = exact_bytes(m, device, dtype.itemsize) / 2**30
+            needed = exact_bytes(m, device, dtype.itemsize, groups) / 2**30
             reason += (
                 f"; the factor is float32, for which there is memory (float64 needs {needed:.0f} "
                 "GiB), and solutions are refined to float64"
@@ -250,7 +252,8 @@ class TwoStageGPRegressor(GPEstimator):
         """The engine, and why."""
         if self.method != "auto":
             return self.method, "asked for"
-        return choose_method(len(data.rows), data.rows.X.device, data.rows.X.element_size())
+        rows = data.rows
+        return choose_method(len(rows), rows.X.device, rows.X.element_size(), rows.group_sizes())
 
     def _describe(self, data: Prepared, fit: TwoStageFit) -> FitReport:
         return two_stage_report(data, fit)

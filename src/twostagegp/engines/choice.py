@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from twostagegp.engines.exact import LARGE_ROWS, exact_bytes
@@ -40,8 +42,10 @@ def exact_seconds(n: int, device: torch.device) -> float:
     return _FACTORISATIONS_OF_LARGE * one + _SECONDS_A_ROW[kind] * n
 
 
-def choose_method(n: int, device: torch.device, itemsize: int = 8) -> tuple[str, str]:
-    """Engine for n distinct rows, and the reason.
+def choose_method(
+    n: int, device: torch.device, itemsize: int = 8, groups: Sequence[int] = ()
+) -> tuple[str, str]:
+    """Engine for n distinct rows in groups of so many, and the reason.
 
     Examples
     --------
@@ -51,7 +55,7 @@ def choose_method(n: int, device: torch.device, itemsize: int = 8) -> tuple[str,
     >>> choose_method(50_000, torch.device("cpu"))[0]
     'neighbors'
     """
-    needed, available = exact_bytes(n, device, itemsize), available_bytes(device)
+    needed, available = exact_bytes(n, device, itemsize, groups), available_bytes(device)
     if available is not None and needed > available:
         return "neighbors", (
             f"an exact fit of {n} distinct rows would need {needed / 2**30:.0f} GiB of "

@@ -14,7 +14,7 @@ training; above, that of ``blocked.py`` and ``large.py``, with one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from twostagegp import objectives
 from twostagegp.engines.blocked import BlockedFactor, blocked_bytes
-from twostagegp.engines.large import BlockedInverse, LargeProblem
+from twostagegp.engines.large import BlockedInverse, LargeProblem, group_bytes
 from twostagegp.engines.panels import CovariancePanels
 from twostagegp.errors import MemoryBudgetError
 from twostagegp.kernels import Kernel, Vector
@@ -92,8 +92,11 @@ def _too_large(
     )
 
 
-def exact_bytes(n: int, device: torch.device, itemsize: int = 8) -> int:
+def exact_bytes(n: int, device: torch.device, itemsize: int = 8, groups: Sequence[int] = ()) -> int:
     """Peak bytes of an exact fit to n distinct rows, and of predictions from it.
+
+    ``groups`` are the numbers of rows of the groups that are held out together, where there are
+    any: few and large ones take matrices of their own.
 
     Examples
     --------
@@ -106,10 +109,13 @@ def exact_bytes(n: int, device: torch.device, itemsize: int = 8) -> int:
         return dense_bytes(n, itemsize)
     entries = _CHUNK_ENTRIES.get(device.type, _CHUNK_ENTRIES["cpu"])
     predicting = n * n * itemsize + _LIVE_CHUNKS * entries * max(itemsize, 8)
-    return max(blocked_bytes(n, device, itemsize), predicting)
+    training = blocked_bytes(n, device, itemsize) + group_bytes(n, groups, itemsize)
+    return max(training, predicting)
 
 
-def plan_factor(n: int, device: torch.device, dtype: torch.dtype) -> torch.dtype:
+def plan_factor(
+    n: int, device: torch.device, dtype: torch.dtype, groups: Sequence[int] = ()
+) -> torch.dtype:
     """The precision in which a factor of n distinct rows fits; an error where none does.
 
     That of the rows where there is memory for it, otherwise float32 for more than ``LARGE_ROWS``
@@ -120,20 +126,26 @@ def plan_factor(n: int, device: torch.device, dtype: torch.dtype) -> torch.dtype
     if dtype == torch.float64 and n > LARGE_ROWS:
         options.append(torch.float32)
     for option in options:
-        if available is None or exact_bytes(n, device, option.itemsize) <= available:
+        if available is None or exact_bytes(n, device, option.itemsize, groups) <= available:
             return option
     assert available is not None
     itemsize = options[-1].itemsize
-    needed = exact_bytes(n, device, itemsize)
-    raise _too_large(n, device, needed, available, _most_rows(available, device, itemsize))
+    needed = exact_bytes(n, device, itemsize, groups)
+
+    def of_some(rows: int) -> int:
+        """The same of a random subset: of every group its share."""
+        some = [max(1, g * rows // n) for g in groups]
+        return exact_bytes(rows, device, itemsize, some)
+
+    raise _too_large(n, device, needed, available, _most_rows(available, of_some))
 
 
-def _most_rows(available: int, device: torch.device, itemsize: int) -> int:
-    """The largest number of rows whose training fits."""
+def _most_rows(available: int, needed: Callable[[int], int]) -> int:
+    """The largest number of rows for which that suffices."""
     few, many = 1, math.isqrt(available) + 1
     while many - few > 1:
         middle = (few + many) // 2
-        fits = exact_bytes(middle, device, itemsize) <= available
+        fits = needed(middle) <= available
         few, many = (middle, many) if fits else (few, middle)
     return few
 
