@@ -42,6 +42,7 @@ __all__ = [
     "Work",
     "can_keep_factors",
     "check_dense_memory",
+    "covariance_bytes",
     "dense_bytes",
     "exact_bytes",
     "plan_factor",
@@ -53,6 +54,8 @@ LARGE_ROWS = 4000
 _CHUNK_ENTRIES = {"cpu": 1 << 24, "cuda": 1 << 26}
 #: Such panels alive at a time.
 _LIVE_CHUNKS = 5
+#: Matrices of a joint covariance alive at a time: the prior's, its distances and temporaries.
+_COVARIANCES = 4
 #: Rows of a prediction from which inverses of the factor's diagonal blocks are worth making.
 _MANY_QUERIES = 256
 #: n x n matrices alive at the worst moment of one training step: K, its distances, the
@@ -107,8 +110,7 @@ def exact_bytes(n: int, device: torch.device, itemsize: int = 8, groups: Sequenc
     """
     if n <= LARGE_ROWS:
         return dense_bytes(n, itemsize)
-    entries = _CHUNK_ENTRIES.get(device.type, _CHUNK_ENTRIES["cpu"])
-    predicting = n * n * itemsize + _LIVE_CHUNKS * entries * max(itemsize, 8)
+    predicting = n * n * itemsize + _LIVE_CHUNKS * _chunk_entries(device) * max(itemsize, 8)
     training = blocked_bytes(n, device, itemsize) + group_bytes(n, groups, itemsize)
     return max(training, predicting)
 
@@ -148,6 +150,34 @@ def _most_rows(available: int, needed: Callable[[int], int]) -> int:
         fits = needed(middle) <= available
         few, many = (middle, many) if fits else (few, middle)
     return few
+
+
+def _chunk_entries(device: torch.device) -> int:
+    return _CHUNK_ENTRIES.get(device.type, _CHUNK_ENTRIES["cpu"])
+
+
+def covariance_bytes(q: int, n: int, device: torch.device, itemsize: int = 8) -> int:
+    """Peak bytes of the joint covariance of q points, from a factor of n rows.
+
+    Examples
+    --------
+    >>> covariance_bytes(1_000, 50_000, torch.device("cpu")) // 10**6  # MB
+    1071
+    """
+    panels = min(_chunk_entries(device), q * n)
+    return q * n * itemsize + 8 * max(_LIVE_CHUNKS * panels, _COVARIANCES * q * q)
+
+
+def _check_covariance_memory(q: int, n: int, device: torch.device, itemsize: int) -> None:
+    """Raise before a joint covariance is begun without room for it where the model is."""
+    needed, available = covariance_bytes(q, n, device, itemsize), available_bytes(device)
+    if available is not None and needed > available:
+        most = _most_rows(available, lambda some: covariance_bytes(some, n, device, itemsize))
+        raise MemoryBudgetError(
+            f"the joint covariance of {q} rows given {n} training rows needs about "
+            f"{needed / 2**30:.1f} GiB, and {available / 2**30:.1f} GiB are free on {device}; ask "
+            f"for at most {most} rows at a time, or use return_std."
+        )
 
 
 def can_keep_factors(n: int, factors: int, device: torch.device, itemsize: int = 8) -> bool:
@@ -360,7 +390,14 @@ class ExactPosterior:
         return self._by_chunks(X, of)
 
     def covariance(self, X: Tensor) -> Tensor:
-        V = self._half_solve(len(X))(self._cross(X).T)
+        n, q, L = len(self.rows), len(X), self.L
+        _check_covariance_memory(q, n, X.device, L.element_size())
+        half_solve = self._half_solve(q)
+        V = torch.empty(n, q, dtype=L.dtype, device=X.device)
+        start = 0
+        for part in torch.split(X, self._chunk_size(X)):
+            V[:, start : start + len(part)] = half_solve(self._cross(part).T)
+            start += len(part)
         prior = self.kernel.cross(X, X, self.parameters[:-1])
         return prior - (V.T @ V).to(prior.dtype)
 
@@ -376,6 +413,8 @@ class ExactPosterior:
         return self.kernel.cross(X, self.rows.X, self.parameters[:-1])
 
     def _by_chunks(self, X: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
-        entries = _CHUNK_ENTRIES.get(X.device.type, _CHUNK_ENTRIES["cpu"])
-        size = max(1, entries // max(1, len(self.rows)))
-        return torch.cat([of(part) for part in torch.split(X, size)])
+        return torch.cat([of(part) for part in torch.split(X, self._chunk_size(X))])
+
+    def _chunk_size(self, X: Tensor) -> int:
+        """Queries of a panel."""
+        return max(1, _chunk_entries(X.device) // max(1, len(self.rows)))
