@@ -9,7 +9,7 @@ from numbers import Integral
 from typing import Any
 
 from twostagegp.engines.choice import METHODS, choose_method
-from twostagegp.engines.exact import exact_bytes, plan_factor
+from twostagegp.engines.exact import exact_bytes, memory_of_targets, plan_factor
 from twostagegp.errors import InputError
 from twostagegp.estimator import GPEstimator, is_kernel
 from twostagegp.fit_report import FitReport
@@ -221,7 +221,8 @@ class TwoStageGPRegressor(GPEstimator):
         if method == "exact":
             factor_dtype = plan_factor(m, device, dtype, groups)
         if factor_dtype != dtype:
-            needed = exact_bytes(m, device, dtype.itemsize, groups) / 2**30
+            factors = memory_of_targets(device)[1] * m * m * dtype.itemsize  # of other targets
+            needed = (exact_bytes(m, device, dtype.itemsize, groups) + factors) / 2**30
             reason += (
                 f"; the factor is float32, for which there is memory (float64 needs {needed:.0f} "
                 "GiB), and solutions are refined to float64"

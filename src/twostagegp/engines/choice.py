@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from twostagegp.engines.exact import LARGE_ROWS, exact_bytes
+from twostagegp.engines.exact import LARGE_ROWS, exact_bytes, memory_of_targets
 from twostagegp.memory import available_bytes
 
 __all__ = ["METHODS", "choose_method", "exact_seconds"]
@@ -55,7 +55,8 @@ def choose_method(
     >>> choose_method(50_000, torch.device("cpu"))[0]
     'neighbors'
     """
-    needed, available = exact_bytes(n, device, itemsize, groups), available_bytes(device)
+    available, others = memory_of_targets(device, available_bytes)
+    needed = exact_bytes(n, device, itemsize, groups) + others * n * n * itemsize
     if available is not None and needed > available:
         return "neighbors", (
             f"an exact fit of {n} distinct rows would need {needed / 2**30:.0f} GiB of "

@@ -14,7 +14,9 @@ training; above, that of ``blocked.py`` and ``large.py``, with one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -45,7 +47,9 @@ __all__ = [
     "covariance_bytes",
     "dense_bytes",
     "exact_bytes",
+    "memory_of_targets",
     "plan_factor",
+    "several_targets",
 ]
 
 #: Distinct rows above which one n x n matrix is held and derivatives are estimated.
@@ -85,13 +89,15 @@ def check_dense_memory(n: int, device: torch.device, itemsize: int = 8) -> None:
 
 
 def _too_large(
-    n: int, device: torch.device, needed: int, available: int, most: int
+    n: int, device: torch.device, needed: int, available: int, most: int, others: int = 0
 ) -> MemoryBudgetError:
+    targets = f" and {others + 1} targets" if others else ""
     return MemoryBudgetError(
-        f"an exact fit of {n} distinct rows needs about {needed / 2**30:.1f} GiB, and "
+        f"an exact fit of {n} distinct rows{targets} needs about {needed / 2**30:.1f} GiB, and "
         f"{available / 2**30:.1f} GiB are free on {device}. Use "
-        "TwoStageGPRegressor(method='neighbors') or GPNNRegressor, or fit a random subset of "
-        f"at most {most} rows."
+        "TwoStageGPRegressor(method='neighbors') or GPNNRegressor, or fit "
+        + ("fewer targets at a time, or " if others else "")
+        + f"a random subset of at most {most} rows."
     )
 
 
@@ -123,23 +129,53 @@ def plan_factor(
     That of the rows where there is memory for it, otherwise float32 for more than ``LARGE_ROWS``
     rows. To be asked before an exact fit is begun.
     """
-    available = available_bytes(device)
+    available, others = memory_of_targets(device)
     options = [dtype]
     if dtype == torch.float64 and n > LARGE_ROWS:
         options.append(torch.float32)
+
+    def needed(rows: int, itemsize: int, groups: Sequence[int]) -> int:
+        return exact_bytes(rows, device, itemsize, groups) + others * rows * rows * itemsize
+
     for option in options:
-        if available is None or exact_bytes(n, device, option.itemsize, groups) <= available:
+        if available is None or needed(n, option.itemsize, groups) <= available:
             return option
     assert available is not None
     itemsize = options[-1].itemsize
-    needed = exact_bytes(n, device, itemsize, groups)
 
     def of_some(rows: int) -> int:
         """The same of a random subset: of every group its share."""
         some = [max(1, g * rows // n) for g in groups]
-        return exact_bytes(rows, device, itemsize, some)
+        return needed(rows, itemsize, some)
 
-    raise _too_large(n, device, needed, available, _most_rows(available, of_some))
+    total, most = needed(n, itemsize, groups), _most_rows(available, of_some)
+    raise _too_large(n, device, total, available, most, others)
+
+
+#: Memory that was free before the first of several targets, and targets beside the one at hand.
+_TARGETS: ContextVar[tuple[int, int] | None] = ContextVar("_TARGETS", default=None)
+
+
+@contextmanager
+def several_targets(device: torch.device, p: int) -> Iterator[None]:
+    """Within, a fit of one target leaves room for the factors of all p.
+
+    Memory is measured once, at the beginning, so that every target gets the same answer.
+    """
+    available = available_bytes(device) if p > 1 else None
+    token = _TARGETS.set(None if available is None else (available, p - 1))
+    try:
+        yield
+    finally:
+        _TARGETS.reset(token)
+
+
+def memory_of_targets(
+    device: torch.device, measure: Callable[[torch.device], int | None] | None = None
+) -> tuple[int | None, int]:
+    """Free memory, and how many factors of other targets have to fit into it as well."""
+    known = _TARGETS.get()
+    return ((measure or available_bytes)(device), 0) if known is None else known
 
 
 def _most_rows(available: int, needed: Callable[[int], int]) -> int:
