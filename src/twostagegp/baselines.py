@@ -75,7 +75,7 @@ class SingleStageFit(GaussianFit):
         if self.posterior is None:
             raise InputError(NOTHING_TO_KEEP)
         rows = growth.data.rows
-        can_keep_factors(len(rows), 1, rows.X.device, rows.X.element_size())
+        can_keep_factors(len(rows), 1, rows.X.device, rows.X.element_size(), growth.before)
         return replace(self, posterior=self.posterior.extended(rows, growth.changed_rows))
 
     def relevance(self, n_features: int) -> Array:

@@ -216,24 +216,41 @@ def _check_covariance_memory(q: int, n: int, device: torch.device, itemsize: int
         )
 
 
-def can_keep_factors(n: int, factors: int, device: torch.device, itemsize: int = 8) -> bool:
+def can_keep_factors(
+    n: int, factors: int, device: torch.device, itemsize: int = 8, before: int = 0
+) -> bool:
     """Whether a model that grows to n distinct rows can keep the factors of all its kernels.
 
     Raises before a growth is begun for which there is no memory even with one factor at a time.
+    ``before`` is the number of distinct rows that the model has.
     """
-    one, available = n * n * itemsize, available_bytes(device)
-    if available is None or (_GROWING_MATRICES + factors) * one <= available:
+    available = available_bytes(device)
+    if available is None or _growing_bytes(n, factors, itemsize) <= available:
         return True
-    needed = (_GROWING_MATRICES + 1) * one
-    if needed > available:
-        most = math.isqrt(available // ((_GROWING_MATRICES + 1) * itemsize))
-        raise MemoryBudgetError(
-            f"an update to {n} distinct rows needs about {needed / 2**30:.1f} GiB, and "
-            f"{available / 2**30:.1f} GiB are free on {device}: enough for {most} distinct rows. "
-            "Add fewer rows, or fit TwoStageGPRegressor(method='neighbors') or GPNNRegressor to "
-            "all of them."
+
+    def needed(rows: int) -> int:
+        # Of many rows a factor that cannot grow is made anew, in float32 if need be.
+        return (
+            _growing_bytes(rows, 1, itemsize)
+            if rows <= LARGE_ROWS
+            else exact_bytes(rows, device, torch.float32.itemsize)
         )
-    return False
+
+    if needed(n) <= available:
+        return False
+    most = _most_rows(available, needed)
+    fewer = f"Add at most {most - before} rows" if most > before else "Free memory"
+    raise MemoryBudgetError(
+        f"an update to {n} distinct rows needs about {needed(n) / 2**30:.1f} GiB, and "
+        f"{available / 2**30:.1f} GiB are free on {device}: enough for {most} distinct rows, and "
+        f"the model has {before}. {fewer}, or fit TwoStageGPRegressor(method='neighbors') or "
+        "GPNNRegressor to all of them."
+    )
+
+
+def _growing_bytes(n: int, factors: int, itemsize: int) -> int:
+    """Peak bytes of a growth from old factors to n rows, with so many factors kept."""
+    return (_GROWING_MATRICES + factors) * n * n * itemsize
 
 
 @dataclass
@@ -365,7 +382,8 @@ class ExactPosterior:
         """The same hyperparameters conditioned on more rows.
 
         The factor is taken over up to the first row that has changed; from there on, and for the
-        rows that are new, it is computed. Where it was dropped, all of it is.
+        rows that are new, it is computed. Where it was dropped, all of it is; so it is of more than
+        ``LARGE_ROWS`` rows where only one matrix fits.
 
         Parameters
         ----------
@@ -377,7 +395,9 @@ class ExactPosterior:
         posterior = copy(self)
         posterior.rows = rows
         factor = None
-        if self._factor is not None and self._factor.dtype == rows.X.dtype:
+        taken = self._factor is not None and self._factor.dtype == rows.X.dtype
+        if taken and posterior._can_grow():
+            assert self._factor is not None
             factor = posterior._grown_factor(self._factor, changed)
         if factor is None:
             posterior.rebuild_factor()
@@ -385,6 +405,12 @@ class ExactPosterior:
             posterior._factor = factor
         posterior.alpha = posterior._solved()
         return posterior
+
+    def _can_grow(self) -> bool:
+        """Whether there is room for the matrices from which a grown factor comes."""
+        X = self.rows.X
+        available = available_bytes(X.device) if len(X) > LARGE_ROWS else None
+        return available is None or _growing_bytes(len(X), 1, X.element_size()) <= available
 
     def _grown_factor(self, L: Tensor, changed: Tensor) -> Tensor | None:
         """The factor of all rows, from one of the first of them."""
