@@ -13,6 +13,7 @@ from twostagegp.engines.exact import (
     ExactEngine,
     ExactPosterior,
     check_dense_memory,
+    covariance_bytes,
     dense_bytes,
     exact_bytes,
     plan_factor,
@@ -229,6 +230,32 @@ def test_a_training_with_all_its_matrices_is_refused_where_they_do_not_fit(monke
     check_dense_memory(rows, CPU)
 
 
+def test_a_joint_covariance_is_refused_where_its_panels_do_not_fit(monkeypatch):
+    """Panels of (points, rows) numbers are made on the device of the model."""
+    n, q = 40, 9
+    one = torch.ones(n, dtype=torch.float64)
+    X = torch.linspace(0, 1, n, dtype=torch.float64)[:, None]
+    rows = Rows(X, X[:, 0], one, 0 * one, 0 * one)
+    gp = ExactEngine(rows).condition(NamedKernel("rbf", 1), np.array([0.0, 0.0, -3.0]))
+    enough = covariance_bytes(q, n, CPU)
+    assert enough >= 8 * (q * n + 4 * q * q)
+    monkeypatch.setattr(exact, "available_bytes", lambda device: enough - 1)
+    with pytest.raises(MemoryBudgetError, match=rf"{q} rows given {n} .* at most {q - 1} rows"):
+        gp.covariance(X[:q])
+    monkeypatch.setattr(exact, "available_bytes", lambda device: enough)
+    expected = gp.covariance(X[:q])
+    monkeypatch.setattr(exact, "_CHUNK_ENTRIES", {"cpu": 2 * n})  # two points at a time
+    seen, cross = [], NamedKernel.cross
+
+    def counted(self, X, Z, theta):
+        seen.append((len(X), len(Z)))
+        return cross(self, X, Z, theta)
+
+    monkeypatch.setattr(NamedKernel, "cross", counted)
+    torch.testing.assert_close(gp.covariance(X[:q]), expected)
+    assert seen == [(2, n)] * 4 + [(1, n), (q, q)]
+
+
 def test_memory_that_cannot_be_measured_is_not_refused(monkeypatch):
     monkeypatch.setattr(exact, "available_bytes", lambda device: None)
     check_dense_memory(10**7, CPU)
@@ -251,3 +278,34 @@ def test_the_smaller_of_machine_and_container_counts(monkeypatch, system, contai
     monkeypatch.setattr(memory, "_system_bytes", lambda: system)
     monkeypatch.setattr(memory, "_container_bytes", lambda: container)
     assert memory.available_bytes(torch.device("cpu")) == expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "stat", "expected"),
+    [
+        (1000, 900, "anon 300\ninactive_file 400\nactive_file 150\n", 650),
+        (1000, 900, "anon 900\ninactive_file 0\nactive_file 0\n", 100),
+        (1000, 900, None, 100),
+        (1000, 900, "not what it was\n", 100),
+        (1000, 1200, "inactive_file 50\n", 0),
+        (1000, 100, "inactive_file 5000\n", 1000),
+        ("max", 900, "inactive_file 400\n", None),
+        (2**63 - 4096, 900, "inactive_file 400\n", None),
+        (None, 900, "inactive_file 400\n", None),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["", "total_"], ids=["v2", "v1"])
+def test_pages_of_files_in_a_container_are_free(
+    limit, used, stat, expected, prefix, monkeypatch, tmp_path
+):
+    """Files that were read fill a container's memory, and give way."""
+    if stat is not None:
+        lines = [prefix + line for line in stat.splitlines()]
+        stat = "\n".join(lines)
+    for name, content in (("limit", limit), ("used", used), ("stat", stat)):
+        if content is not None:
+            (tmp_path / name).write_text(f"{content}\n")
+    names = next(group[3] for group in memory._CGROUPS if group[3][0].startswith(prefix + "in"))
+    paths = tuple(str(tmp_path / name) for name in ("limit", "used", "stat"))
+    monkeypatch.setattr(memory, "_CGROUPS", ((*paths, names),))
+    assert memory._container_bytes() == expected

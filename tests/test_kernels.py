@@ -587,3 +587,27 @@ def test_laplacian_module_on_the_diagonal():
     X, Z = inputs(4), inputs(4, seed=3)
     with torch.no_grad():
         torch.testing.assert_close(kernel(X, Z, diag=True), kernel(X, Z).to_dense().diagonal())
+
+
+@pytest.mark.parametrize("equal", [False, True], ids=["two tables", "one table twice"])
+def test_the_graph_of_a_gpytorch_kernel_is_held_a_strip_at_a_time(equal, monkeypatch, module_calls):
+    """A whole graph is a hundred matrices and more."""
+    module = gk.ScaleKernel(gk.RBFKernel() * gk.PeriodicKernel() + gk.MaternKernel(nu=0.5))
+    kernel = WrappedKernel(module, D)
+    X = inputs(23)
+    Z = X.clone() if equal else inputs(17, seed=3)
+    theta, W, V = some_theta(kernel), symmetric(23), torch.rand(23, len(Z)).double()
+
+    def results():
+        K, saved = kernel.evaluate(X, theta)
+        slope = kernel.gradient(X, theta, K, saved, W)
+        return K, slope, kernel.cross(X, Z, theta), kernel.cross_gradient(X, Z, theta, V)
+
+    expected = results()
+    monkeypatch.setattr(kernels_module, "_GRAPH_ENTRIES", {"cpu": 60})
+    module_calls.clear()
+    found = results()
+    assert max(rows for rows, _ in module_calls) <= 8  # beside at least 7
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(found[0].diagonal(), expected[0].diagonal(), rtol=0.0, atol=1e-14)

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from twostagegp import ExactGPRegressor, Training, TwoStageGPRegressor, load
-from twostagegp.engines import blocked, exact
+from twostagegp.engines import blocked, choice, exact
 from twostagegp.engines.blocked import BlockedFactor, blocked_bytes
 from twostagegp.engines.exact import ExactEngine, ExactPosterior
 from twostagegp.engines.large import BlockedInverse, LargeProblem
 from twostagegp.engines.panels import CovariancePanels
-from twostagegp.errors import NumericalError
+from twostagegp.errors import MemoryBudgetError, NumericalError
 from twostagegp.kernels import KERNELS, NamedKernel, WrappedKernel
 from twostagegp.rows import Rows
 from twostagegp.training import Problem, minimise
@@ -102,6 +102,36 @@ def test_a_matrix_that_no_jitter_helps_and_one_with_nan_are_named():
     K[3, 3] = np.inf
     with pytest.raises(NumericalError, match="NaN or infinite"):
         factor_of(K, 16)
+
+
+def test_few_large_groups_are_foreseen(monkeypatch):
+    """Two groups of half the rows take as much again as the factor, and more."""
+    n, cpu = 20_000, torch.device("cpu")
+    alone, halves = exact.exact_bytes(n, cpu), exact.exact_bytes(n, cpu, 8, [n // 2] * 2)
+    assert halves - alone > 1.4 * n * n * 8
+    assert exact.exact_bytes(n, cpu, 8, [10] * (n // 10)) - alone < 0.4 * n * n * 8
+    monkeypatch.setattr(exact, "available_bytes", lambda device: halves - 1)
+    assert exact.plan_factor(n, cpu, torch.float64) == torch.float64
+    assert exact.plan_factor(n, cpu, torch.float64, [n // 2] * 2) == torch.float32
+    monkeypatch.setattr(exact, "available_bytes", lambda device: alone // 2)
+    with pytest.raises(MemoryBudgetError) as caught:
+        exact.plan_factor(n, cpu, torch.float64, [n // 2] * 2)
+    most = int(str(caught.value).split("at most ")[1].split()[0])
+    assert exact.plan_factor(most, cpu, torch.float64, [most // 2] * 2) == torch.float32
+
+
+def test_a_fit_asks_for_the_memory_of_its_groups(monkeypatch):
+    X, y = table()
+    seen, whole = [], exact.exact_bytes
+
+    def counted(n, device, itemsize=8, groups=()):
+        seen.append(sorted(groups))
+        return whole(n, device, itemsize, groups)
+
+    monkeypatch.setattr(exact, "exact_bytes", counted)
+    options = {"training": Training(steps=1), "random_state": 0, "objective": "loo"}
+    ExactGPRegressor(**options).fit(X, y, groups=np.arange(len(X)) < 50)
+    assert seen == [[50, 80]]
 
 
 def test_memory_is_one_matrix_and_panels():
@@ -276,3 +306,51 @@ def test_a_fit_says_when_its_factor_is_float32(monkeypatch):
     single = ExactGPRegressor(training=Training(steps=3), random_state=0).fit(X, y)
     assert np.isfinite(single.predict(X, return_std=True)).all()
     assert "float32" in single.fit_report_.method_reason
+
+
+def short_fit(X, Y):
+    return ExactGPRegressor(training=Training(steps=1), random_state=0).fit(X, Y)
+
+
+def test_the_factors_of_all_targets_are_asked_for_before_the_first(monkeypatch):
+    X, y = table()
+    Y, n = np.column_stack([y, -y, y]), len(y)
+    enough = exact.exact_bytes(n, torch.device("cpu")) + 2 * n * n * 8
+    seen, fit = [], ExactGPRegressor._fit_target
+
+    def counted(self, data, seed):
+        seen.append(data)
+        # As on a machine where what one target leaves behind is taken.
+        left = enough - (len(seen) - 1) * n * n * 8
+        monkeypatch.setattr(exact, "available_bytes", lambda device: left)
+        return fit(self, data, seed)
+
+    monkeypatch.setattr(ExactGPRegressor, "_fit_target", counted)
+    monkeypatch.setattr(exact, "available_bytes", lambda device: enough)
+    assert len(short_fit(X, Y).gp_) == len(seen) == 3
+    seen.clear()
+    monkeypatch.setattr(exact, "available_bytes", lambda device: enough - 1)
+    with pytest.raises(MemoryBudgetError, match=rf"{n} distinct rows and 3 targets .* fewer targ"):
+        short_fit(X, Y)
+    assert len(seen) == 1
+    monkeypatch.setattr(exact, "available_bytes", lambda device: enough - 1)
+    seen.clear()
+    short_fit(X, y)
+
+
+def test_all_targets_have_one_precision_where_float64_does_not_fit_for_all(monkeypatch):
+    X, y = table()
+    monkeypatch.setattr(exact, "LARGE_ROWS", 100)
+    room = exact.exact_bytes(len(y), torch.device("cpu")) + len(y) ** 2 * 8 - 1
+    monkeypatch.setattr(exact, "available_bytes", lambda device: room)
+    factors = [gp.L for gp in short_fit(X, np.column_stack([y, -y])).gp_]
+    assert [L.dtype for L in factors] == [torch.float32] * 2
+
+
+def test_auto_leaves_room_for_the_factors_of_all_targets(monkeypatch):
+    room = exact.exact_bytes(40, torch.device("cpu")) + 40**2 * 8 - 1
+    for module in (exact, choice):
+        monkeypatch.setattr(module, "available_bytes", lambda device: room)
+    with exact.several_targets(torch.device("cpu"), 2):
+        assert choice.choose_method(40, torch.device("cpu"))[0] == "neighbors"
+    assert choice.choose_method(40, torch.device("cpu"))[0] == "exact"

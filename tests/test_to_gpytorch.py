@@ -10,7 +10,8 @@ from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge
 
 from twostagegp import ExactGPRegressor, GPNNRegressor, Training, TwoStageGPRegressor
-from twostagegp.errors import InputError, TwoStageGPWarning
+from twostagegp.errors import InputError, MemoryBudgetError, TwoStageGPWarning
+from twostagegp.interop import gpytorch_model, parts
 from twostagegp.kernels import KERNELS
 
 N = 50
@@ -214,3 +215,33 @@ class TestWithoutMeaning:
         T = torch.as_tensor(new)
         np.testing.assert_allclose(first(T).mean.numpy(), model.predict(new)[:, 0], rtol=1e-8)
         np.testing.assert_allclose(second(T).mean.numpy(), model.predict(new)[:, 1], rtol=1e-8)
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+def test_targets_are_made_without_a_matrix_of_all_rows(models, monkeypatch):
+    expected = models["scale"].to_gpytorch().train_targets
+    seen, forward = [], gpytorch_model.FittedMean.forward
+
+    def counted(self, x):
+        seen.append(len(x))
+        return forward(self, x)
+
+    monkeypatch.setattr(gpytorch_model, "_CHUNK_NUMBERS", 7 * N * 3)
+    monkeypatch.setattr(gpytorch_model.FittedMean, "forward", counted)
+    targets = models["scale"].to_gpytorch().train_targets
+    assert seen == [7] * 7 + [1]
+    assert not targets.requires_grad
+    torch.testing.assert_close(targets, expected)
+
+
+def test_a_float32_factor_that_does_not_fit_as_float64_is_refused(monkeypatch):
+    X, y = table()
+    training = Training(steps=2)
+    single = ExactGPRegressor(dtype="float32", training=training, random_state=0).fit(X, y)
+    monkeypatch.setattr(parts, "available_bytes", lambda device: 8 * N * N - 1)
+    with pytest.raises(MemoryBudgetError, match=f"factor of {N} distinct rows is float32.*at most"):
+        single.to_gpytorch()
+    monkeypatch.setattr(parts, "available_bytes", lambda device: 8 * N * N)
+    assert single.to_gpytorch().train_targets.shape == (N,)

@@ -506,6 +506,32 @@ def test_memory_is_asked_for_before_it_is_taken(fitted, monkeypatch):
     check(model, *moments(model, X, Y))
 
 
+def test_an_update_of_many_rows_is_made_anew_where_it_cannot_grow(fitted, monkeypatch):
+    """Above LARGE_ROWS one matrix does, where a growth would hold five."""
+    model = fitted("two stages")
+    expected = moments(model, X, Y)
+    monkeypatch.setattr(exact, "LARGE_ROWS", 20)
+    monkeypatch.setattr(exact, "_CHUNK_ENTRIES", {"cpu": 64})
+    monkeypatch.setattr("twostagegp.engines.blocked._LIVE_PANELS", 1)
+    room = exact.exact_bytes(N + M, torch.device("cpu"))
+    assert room < 5 * 8 * (N + M) ** 2
+    monkeypatch.setattr(exact, "available_bytes", lambda device: room)
+    grown = []
+    monkeypatch.setattr(ExactPosterior, "_grown_factor", lambda *given: grown.append(given))
+    model = quiet(model, X[N:], Y[N:])
+    assert grown == []
+    check(model, *expected)
+
+
+def test_a_refused_update_says_how_many_rows_can_be_added(monkeypatch):
+    cpu, n = torch.device("cpu"), 100
+    monkeypatch.setattr(exact, "available_bytes", lambda device: 5 * 8 * n * n)
+    with pytest.raises(MemoryBudgetError, match=r"100 distinct rows, .* has 90. Add at most 10 "):
+        exact.can_keep_factors(n + 1, 1, cpu, before=90)
+    with pytest.raises(MemoryBudgetError, match=r"100 distinct rows, .* has 120. Free memory, or"):
+        exact.can_keep_factors(n + 21, 1, cpu, before=120)
+
+
 def test_a_constant_model_has_nothing_to_keep():
     for model in (two_stage(), single(), GPNNRegressor(random_state=0)):
         with warnings.catch_warnings():

@@ -75,7 +75,7 @@ class SingleStageFit(GaussianFit):
         if self.posterior is None:
             raise InputError(NOTHING_TO_KEEP)
         rows = growth.data.rows
-        can_keep_factors(len(rows), 1, rows.X.device, rows.X.element_size())
+        can_keep_factors(len(rows), 1, rows.X.device, rows.X.element_size(), growth.before)
         return replace(self, posterior=self.posterior.extended(rows, growth.changed_rows))
 
     def relevance(self, n_features: int) -> Array:
@@ -190,7 +190,9 @@ class ExactGPRegressor(GPEstimator):
         m, d = len(data.rows), data.rows.X.shape[1]
         if m < 3 or d == 0 or data.constant_target:
             return SingleStageFit(None, [], constant_spread(data, self._floor))
-        factor_dtype = plan_factor(m, data.rows.X.device, data.rows.X.dtype)
+        factor_dtype = plan_factor(
+            m, data.rows.X.device, data.rows.X.dtype, data.rows.group_sizes()
+        )
         begin = time.perf_counter()
         searching = isinstance(self.kernel, str) and self.kernel == "search"
         given = self.kernels if searching else [self.kernel]

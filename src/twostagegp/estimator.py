@@ -32,6 +32,7 @@ from twostagegp.columns.tables import (
 from twostagegp.distributed.detect import is_dask
 from twostagegp.distribution import Predictive, check_covariance_size
 from twostagegp.drawable import Drawable
+from twostagegp.engines.exact import several_targets
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.files.savable import Savable
 from twostagegp.finite import require_finite
@@ -235,7 +236,8 @@ class GPEstimator(
             }
             seed = int(check_seed(self.random_state).randint(2**31 - 1))
             self._data, self._fits = [], []
-            with threads_of_fit(self.n_jobs, n), show_log(self.verbose):
+            room = several_targets(device, targets.shape[1])
+            with threads_of_fit(self.n_jobs, n), show_log(self.verbose), room:
                 for column in targets.T:
                     data = prepare(X, column, names, **shared)
                     self._data.append(data)

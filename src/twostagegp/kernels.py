@@ -38,6 +38,7 @@ import copy
 import math
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +75,9 @@ _FEW_DISTANCES = 1_000_000
 _PANEL_ENTRIES = 65_536
 #: The same on a GPU, which has no cache to fit into and wants much work at a time.
 _PANEL_ENTRIES_GPU = 1 << 26
+#: Entries of a GPyTorch kernel's matrix whose autograd graph is held at once: sums and products
+#: hold a hundred numbers an entry, a spectral mixture some 250.
+_GRAPH_ENTRIES = {"cpu": 1 << 15, "cuda": 1 << 19}
 #: Standard deviation of the prior on a log-lengthscale and on a log-outputscale.
 PRIOR_SPREAD = 4.0
 
@@ -538,19 +542,64 @@ class WrappedKernel(Kernel):
     def prior(self) -> tuple[Vector, Vector]:
         return self.start(), np.zeros(self.size)
 
-    def evaluate(self, X: Tensor, theta: Vector) -> tuple[Tensor, Tensor]:
+    def evaluate(self, X: Tensor, theta: Vector) -> tuple[Tensor, Tensor | None]:
         self._write(theta, X)
+        if self._in_strips(X, X):
+            with torch.no_grad():
+                return self._symmetric(X), None
         with torch.enable_grad():
             graph = self._dense(X, X)
         return graph.detach().clone(), graph
 
-    def gradient(self, X: Tensor, theta: Vector, K: Tensor, saved: Tensor, W: Tensor) -> Vector:
-        return self._through(saved, W)
+    def gradient(
+        self, X: Tensor, theta: Vector, K: Tensor, saved: Tensor | None, W: Tensor
+    ) -> Vector:
+        if saved is not None:
+            return self._through(saved, W)
+        self._write(theta, X)
+        total = np.zeros(self.size)
+        for a, b in self._squares(X):
+            total += self._graph_gradient(X[a:b], X[a:b], W[a:b, a:b])
+            for c, d in self._strips(X, X[a:b], b):
+                total += 2.0 * self._graph_gradient(X[c:d], X[a:b], W[c:d, a:b])
+        return total
 
     def cross_gradient(self, X: Tensor, Z: Tensor, theta: Vector, W: Tensor) -> Vector:
         self._write(theta, X)
+        if not self._in_strips(X, Z):
+            return self._graph_gradient(X, Z, W)
+        parts = [self._graph_gradient(X[a:b], Z, W[a:b]) for a, b in self._strips(X, Z)]
+        return np.sum(parts, axis=0)
+
+    def _graph_gradient(self, X: Tensor, Z: Tensor, W: Tensor) -> Vector:
         with torch.enable_grad():
             return self._through(self._dense(X, Z), W)
+
+    def _in_strips(self, X: Tensor, Z: Tensor) -> bool:
+        """Whether the graph of one whole matrix would be large."""
+        return X.ndim == 2 and len(X) * len(Z) > _graph_entries(X.device)
+
+    def _strips(self, X: Tensor, Z: Tensor, first: int = 0) -> Iterator[tuple[int, int]]:
+        """Beginnings and ends of rows of X from ``first`` on, few enough beside Z."""
+        size = max(1, _graph_entries(X.device) // len(Z))
+        for start in range(first, len(X), size):
+            yield start, min(start + size, len(X))
+
+    def _squares(self, X: Tensor) -> Iterator[tuple[int, int]]:
+        """The same of diagonal blocks, which the kernel sees as rows with themselves."""
+        size = math.isqrt(_graph_entries(X.device))
+        for start in range(0, len(X), size):
+            yield start, min(start + size, len(X))
+
+    def _symmetric(self, X: Tensor) -> Tensor:
+        """K(X, X) block by block; above the diagonal the mirror image."""
+        K = X.new_empty(len(X), len(X))
+        for a, b in self._squares(X):
+            K[a:b, a:b] = self._dense(X[a:b], X[a:b])
+            for c, d in self._strips(X, X[a:b], b):
+                K[c:d, a:b] = self._dense(X[c:d], X[a:b])
+                K[a:b, c:d] = K[c:d, a:b].T
+        return K
 
     def _through(self, graph: Tensor, W: Tensor) -> Vector:
         """The inner products of W with the derivatives of a matrix by the free parameters."""
@@ -567,7 +616,14 @@ class WrappedKernel(Kernel):
     def cross(self, X: Tensor, Z: Tensor, theta: Vector) -> Tensor:
         self._write(theta, X)
         with torch.no_grad():
-            return self._dense(X, Z)
+            if not self._in_strips(X, Z):
+                return self._dense(X, Z)
+            if X.shape == Z.shape and torch.equal(X, Z):
+                return self._symmetric(X)
+            K = X.new_empty(len(X), len(Z))
+            for a, b in self._strips(X, Z):
+                K[a:b] = self._dense(X[a:b], Z)
+            return K
 
     def diagonal(self, X: Tensor, theta: Vector) -> Tensor:
         self._write(theta, X)
@@ -586,6 +642,10 @@ class WrappedKernel(Kernel):
     def to_gpytorch(self, theta: Vector) -> Any:
         self._write(theta, torch.zeros(1, dtype=torch.float64))
         return copy.deepcopy(self.module)
+
+
+def _graph_entries(device: torch.device) -> int:
+    return _GRAPH_ENTRIES.get(device.type, _GRAPH_ENTRIES["cpu"])
 
 
 def inverse_lengthscale_shares(kernel: Kernel, parameters: Vector) -> Vector | float:

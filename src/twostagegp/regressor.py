@@ -217,8 +217,10 @@ class TwoStageGPRegressor(GPEstimator):
     def _fit_target(self, data: Prepared, seed: int) -> TwoStageFit:
         method, reason = self._method(data)
         m, device, dtype = len(data.rows), data.rows.X.device, data.rows.X.dtype
-        factor_dtype = plan_factor(m, device, dtype) if method == "exact" else dtype
-        reason += words_on_factor(m, device, dtype, factor_dtype)
+        groups, factor_dtype = data.rows.group_sizes(), dtype
+        if method == "exact":
+            factor_dtype = plan_factor(m, device, dtype, groups)
+        reason += words_on_factor(data.rows, factor_dtype)
         options = Options(
             kernels=self.kernels,
             ard=self.ard,
@@ -245,7 +247,8 @@ class TwoStageGPRegressor(GPEstimator):
         """The engine, and why."""
         if self.method != "auto":
             return self.method, "asked for"
-        return choose_method(len(data.rows), data.rows.X.device, data.rows.X.element_size())
+        rows = data.rows
+        return choose_method(len(rows), rows.X.device, rows.X.element_size(), rows.group_sizes())
 
     def _describe(self, data: Prepared, fit: TwoStageFit) -> FitReport:
         return two_stage_report(data, fit)

@@ -15,6 +15,7 @@ from twostagegp.engines.neighbors import NeighborPosterior
 from twostagegp.fit_report import FitReport
 from twostagegp.inputs import Prepared
 from twostagegp.mean import NeighborMean, RidgeMean
+from twostagegp.rows import Rows
 from twostagegp.twostage import TwoStageFit
 from twostagegp.variance import ConstantVariance, GPVariance
 
@@ -142,23 +143,15 @@ def single_stage_report(
 def _factor_of(posterior: ExactPosterior | NeighborPosterior | None, data: Prepared) -> str:
     if not isinstance(posterior, ExactPosterior):
         return ""
-    X = data.rows.X
-    return words_on_factor(len(X), X.device, X.dtype, posterior.L.dtype)
+    return words_on_factor(data.rows, posterior.L.dtype)
 
 
-def words_on_factor(
-    n: int, device: torch.device, dtype: torch.dtype, factor_dtype: torch.dtype
-) -> str:
-    """What a report says of a factor with fewer digits than the rows; else nothing.
-
-    Examples
-    --------
-    >>> words_on_factor(10, torch.device("cpu"), torch.float64, torch.float64)
-    ''
-    """
-    if factor_dtype == dtype:
+def words_on_factor(rows: Rows, factor_dtype: torch.dtype) -> str:
+    """What a report says of a factor with fewer digits than the rows; else nothing."""
+    X = rows.X
+    if factor_dtype == X.dtype:
         return ""
-    needed = exact_bytes(n, device, dtype.itemsize) / 2**30
+    needed = exact_bytes(len(X), X.device, X.dtype.itemsize, rows.group_sizes()) / 2**30
     return (
         f"; the factor is float32, for which there is memory (float64 needs {needed:.0f} GiB), "
         "and solutions are refined to float64"

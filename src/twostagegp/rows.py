@@ -117,6 +117,13 @@ class Rows:
             return [torch.tensor([i], device=self.X.device) for i in range(len(self))]
         return group_blocks(self.groups)
 
+    def group_sizes(self) -> list[int]:
+        """Rows of each group; empty without groups."""
+        if self.groups is None:
+            return []
+        counts: list[int] = torch.unique(self.groups, return_counts=True)[1].tolist()
+        return counts
+
 
 def group_blocks(groups: Tensor) -> list[Tensor]:
     """Row numbers of each group, in order of group number.

@@ -156,7 +156,8 @@ class TwoStageFit:
         if self.method[0] == "exact":
             X = growth.data.rows.X
             ridges = sum(isinstance(model, RidgeMean) for model in self.mean.models)
-            keep = can_keep_factors(len(X), 1 + ridges, X.device, X.element_size())
+            size = X.element_size()
+            keep = can_keep_factors(len(X), 1 + ridges, X.device, size, growth.before)
         return replace(
             self,
             mean=self.mean.extended(growth, keep),

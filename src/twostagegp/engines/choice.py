@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
-from twostagegp.engines.exact import LARGE_ROWS, exact_bytes
+from twostagegp.engines.exact import LARGE_ROWS, exact_bytes, memory_of_targets
 from twostagegp.memory import available_bytes
 
 __all__ = ["METHODS", "choose_method", "exact_seconds"]
@@ -40,8 +42,10 @@ def exact_seconds(n: int, device: torch.device) -> float:
     return _FACTORISATIONS_OF_LARGE * one + _SECONDS_A_ROW[kind] * n
 
 
-def choose_method(n: int, device: torch.device, itemsize: int = 8) -> tuple[str, str]:
-    """Engine for n distinct rows, and the reason.
+def choose_method(
+    n: int, device: torch.device, itemsize: int = 8, groups: Sequence[int] = ()
+) -> tuple[str, str]:
+    """Engine for n distinct rows in groups of so many, and the reason.
 
     Examples
     --------
@@ -51,7 +55,8 @@ def choose_method(n: int, device: torch.device, itemsize: int = 8) -> tuple[str,
     >>> choose_method(50_000, torch.device("cpu"))[0]
     'neighbors'
     """
-    needed, available = exact_bytes(n, device, itemsize), available_bytes(device)
+    available, others = memory_of_targets(device, available_bytes)
+    needed = exact_bytes(n, device, itemsize, groups) + others * n * n * itemsize
     if available is not None and needed > available:
         return "neighbors", (
             f"an exact fit of {n} distinct rows would need {needed / 2**30:.0f} GiB of "

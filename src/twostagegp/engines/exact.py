@@ -14,7 +14,9 @@ training; above, that of ``blocked.py`` and ``large.py``, with one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -25,7 +27,7 @@ from torch import Tensor
 
 from twostagegp import objectives
 from twostagegp.engines.blocked import BlockedFactor, blocked_bytes
-from twostagegp.engines.large import BlockedInverse, LargeProblem
+from twostagegp.engines.large import BlockedInverse, LargeProblem, group_bytes
 from twostagegp.engines.panels import CovariancePanels
 from twostagegp.errors import MemoryBudgetError
 from twostagegp.kernels import Kernel, Vector
@@ -42,9 +44,12 @@ __all__ = [
     "Work",
     "can_keep_factors",
     "check_dense_memory",
+    "covariance_bytes",
     "dense_bytes",
     "exact_bytes",
+    "memory_of_targets",
     "plan_factor",
+    "several_targets",
 ]
 
 #: Distinct rows above which one n x n matrix is held and derivatives are estimated.
@@ -53,6 +58,8 @@ LARGE_ROWS = 4000
 _CHUNK_ENTRIES = {"cpu": 1 << 24, "cuda": 1 << 26}
 #: Such panels alive at a time.
 _LIVE_CHUNKS = 5
+#: Matrices of a joint covariance alive at a time: the prior's, its distances and temporaries.
+_COVARIANCES = 4
 #: Rows of a prediction from which inverses of the factor's diagonal blocks are worth making.
 _MANY_QUERIES = 256
 #: n x n matrices alive at the worst moment of one training step: K, its distances, the
@@ -82,18 +89,23 @@ def check_dense_memory(n: int, device: torch.device, itemsize: int = 8) -> None:
 
 
 def _too_large(
-    n: int, device: torch.device, needed: int, available: int, most: int
+    n: int, device: torch.device, needed: int, available: int, most: int, others: int = 0
 ) -> MemoryBudgetError:
+    targets = f" and {others + 1} targets" if others else ""
     return MemoryBudgetError(
-        f"an exact fit of {n} distinct rows needs about {needed / 2**30:.1f} GiB, and "
+        f"an exact fit of {n} distinct rows{targets} needs about {needed / 2**30:.1f} GiB, and "
         f"{available / 2**30:.1f} GiB are free on {device}. Use "
-        "TwoStageGPRegressor(method='neighbors') or GPNNRegressor, or fit a random subset of "
-        f"at most {most} rows."
+        "TwoStageGPRegressor(method='neighbors') or GPNNRegressor, or fit "
+        + ("fewer targets at a time, or " if others else "")
+        + f"a random subset of at most {most} rows."
     )
 
 
-def exact_bytes(n: int, device: torch.device, itemsize: int = 8) -> int:
+def exact_bytes(n: int, device: torch.device, itemsize: int = 8, groups: Sequence[int] = ()) -> int:
     """Peak bytes of an exact fit to n distinct rows, and of predictions from it.
+
+    ``groups`` are the numbers of rows of the groups that are held out together, where there are
+    any: few and large ones take matrices of their own.
 
     Examples
     --------
@@ -104,58 +116,141 @@ def exact_bytes(n: int, device: torch.device, itemsize: int = 8) -> int:
     """
     if n <= LARGE_ROWS:
         return dense_bytes(n, itemsize)
-    entries = _CHUNK_ENTRIES.get(device.type, _CHUNK_ENTRIES["cpu"])
-    predicting = n * n * itemsize + _LIVE_CHUNKS * entries * max(itemsize, 8)
-    return max(blocked_bytes(n, device, itemsize), predicting)
+    predicting = n * n * itemsize + _LIVE_CHUNKS * _chunk_entries(device) * max(itemsize, 8)
+    training = blocked_bytes(n, device, itemsize) + group_bytes(n, groups, itemsize)
+    return max(training, predicting)
 
 
-def plan_factor(n: int, device: torch.device, dtype: torch.dtype) -> torch.dtype:
+def plan_factor(
+    n: int, device: torch.device, dtype: torch.dtype, groups: Sequence[int] = ()
+) -> torch.dtype:
     """The precision in which a factor of n distinct rows fits; an error where none does.
 
     That of the rows where there is memory for it, otherwise float32 for more than ``LARGE_ROWS``
     rows. To be asked before an exact fit is begun.
     """
-    available = available_bytes(device)
+    available, others = memory_of_targets(device)
     options = [dtype]
     if dtype == torch.float64 and n > LARGE_ROWS:
         options.append(torch.float32)
+
+    def needed(rows: int, itemsize: int, groups: Sequence[int]) -> int:
+        return exact_bytes(rows, device, itemsize, groups) + others * rows * rows * itemsize
+
     for option in options:
-        if available is None or exact_bytes(n, device, option.itemsize) <= available:
+        if available is None or needed(n, option.itemsize, groups) <= available:
             return option
     assert available is not None
     itemsize = options[-1].itemsize
-    needed = exact_bytes(n, device, itemsize)
-    raise _too_large(n, device, needed, available, _most_rows(available, device, itemsize))
+
+    def of_some(rows: int) -> int:
+        """The same of a random subset: of every group its share."""
+        some = [max(1, g * rows // n) for g in groups]
+        return needed(rows, itemsize, some)
+
+    total, most = needed(n, itemsize, groups), _most_rows(available, of_some)
+    raise _too_large(n, device, total, available, most, others)
 
 
-def _most_rows(available: int, device: torch.device, itemsize: int) -> int:
-    """The largest number of rows whose training fits."""
+#: Memory that was free before the first of several targets, and targets beside the one at hand.
+_TARGETS: ContextVar[tuple[int, int] | None] = ContextVar("_TARGETS", default=None)
+
+
+@contextmanager
+def several_targets(device: torch.device, p: int) -> Iterator[None]:
+    """Within, a fit of one target leaves room for the factors of all p.
+
+    Memory is measured once, at the beginning, so that every target gets the same answer.
+    """
+    available = available_bytes(device) if p > 1 else None
+    token = _TARGETS.set(None if available is None else (available, p - 1))
+    try:
+        yield
+    finally:
+        _TARGETS.reset(token)
+
+
+def memory_of_targets(
+    device: torch.device, measure: Callable[[torch.device], int | None] | None = None
+) -> tuple[int | None, int]:
+    """Free memory, and how many factors of other targets have to fit into it as well."""
+    known = _TARGETS.get()
+    return ((measure or available_bytes)(device), 0) if known is None else known
+
+
+def _most_rows(available: int, needed: Callable[[int], int]) -> int:
+    """The largest number of rows for which that suffices."""
     few, many = 1, math.isqrt(available) + 1
     while many - few > 1:
         middle = (few + many) // 2
-        fits = exact_bytes(middle, device, itemsize) <= available
+        fits = needed(middle) <= available
         few, many = (middle, many) if fits else (few, middle)
     return few
 
 
-def can_keep_factors(n: int, factors: int, device: torch.device, itemsize: int = 8) -> bool:
+def _chunk_entries(device: torch.device) -> int:
+    return _CHUNK_ENTRIES.get(device.type, _CHUNK_ENTRIES["cpu"])
+
+
+def covariance_bytes(q: int, n: int, device: torch.device, itemsize: int = 8) -> int:
+    """Peak bytes of the joint covariance of q points, from a factor of n rows.
+
+    Examples
+    --------
+    >>> covariance_bytes(1_000, 50_000, torch.device("cpu")) // 10**6  # MB
+    1071
+    """
+    panels = min(_chunk_entries(device), q * n)
+    return q * n * itemsize + 8 * max(_LIVE_CHUNKS * panels, _COVARIANCES * q * q)
+
+
+def _check_covariance_memory(q: int, n: int, device: torch.device, itemsize: int) -> None:
+    """Raise before a joint covariance is begun without room for it where the model is."""
+    needed, available = covariance_bytes(q, n, device, itemsize), available_bytes(device)
+    if available is not None and needed > available:
+        most = _most_rows(available, lambda some: covariance_bytes(some, n, device, itemsize))
+        raise MemoryBudgetError(
+            f"the joint covariance of {q} rows given {n} training rows needs about "
+            f"{needed / 2**30:.1f} GiB, and {available / 2**30:.1f} GiB are free on {device}; ask "
+            f"for at most {most} rows at a time, or use return_std."
+        )
+
+
+def can_keep_factors(
+    n: int, factors: int, device: torch.device, itemsize: int = 8, before: int = 0
+) -> bool:
     """Whether a model that grows to n distinct rows can keep the factors of all its kernels.
 
     Raises before a growth is begun for which there is no memory even with one factor at a time.
+    ``before`` is the number of distinct rows that the model has.
     """
-    one, available = n * n * itemsize, available_bytes(device)
-    if available is None or (_GROWING_MATRICES + factors) * one <= available:
+    available = available_bytes(device)
+    if available is None or _growing_bytes(n, factors, itemsize) <= available:
         return True
-    needed = (_GROWING_MATRICES + 1) * one
-    if needed > available:
-        most = math.isqrt(available // ((_GROWING_MATRICES + 1) * itemsize))
-        raise MemoryBudgetError(
-            f"an update to {n} distinct rows needs about {needed / 2**30:.1f} GiB, and "
-            f"{available / 2**30:.1f} GiB are free on {device}: enough for {most} distinct rows. "
-            "Add fewer rows, or fit TwoStageGPRegressor(method='neighbors') or GPNNRegressor to "
-            "all of them."
+
+    def needed(rows: int) -> int:
+        # Of many rows a factor that cannot grow is made anew, in float32 if need be.
+        return (
+            _growing_bytes(rows, 1, itemsize)
+            if rows <= LARGE_ROWS
+            else exact_bytes(rows, device, torch.float32.itemsize)
         )
-    return False
+
+    if needed(n) <= available:
+        return False
+    most = _most_rows(available, needed)
+    fewer = f"Add at most {most - before} rows" if most > before else "Free memory"
+    raise MemoryBudgetError(
+        f"an update to {n} distinct rows needs about {needed(n) / 2**30:.1f} GiB, and "
+        f"{available / 2**30:.1f} GiB are free on {device}: enough for {most} distinct rows, and "
+        f"the model has {before}. {fewer}, or fit TwoStageGPRegressor(method='neighbors') or "
+        "GPNNRegressor to all of them."
+    )
+
+
+def _growing_bytes(n: int, factors: int, itemsize: int) -> int:
+    """Peak bytes of a growth from old factors to n rows, with so many factors kept."""
+    return (_GROWING_MATRICES + factors) * n * n * itemsize
 
 
 @dataclass
@@ -287,7 +382,8 @@ class ExactPosterior:
         """The same hyperparameters conditioned on more rows.
 
         The factor is taken over up to the first row that has changed; from there on, and for the
-        rows that are new, it is computed. Where it was dropped, all of it is.
+        rows that are new, it is computed. Where it was dropped, all of it is; so it is of more than
+        ``LARGE_ROWS`` rows where only one matrix fits.
 
         Parameters
         ----------
@@ -299,7 +395,9 @@ class ExactPosterior:
         posterior = copy(self)
         posterior.rows = rows
         factor = None
-        if self._factor is not None and self._factor.dtype == rows.X.dtype:
+        taken = self._factor is not None and self._factor.dtype == rows.X.dtype
+        if taken and posterior._can_grow():
+            assert self._factor is not None
             factor = posterior._grown_factor(self._factor, changed)
         if factor is None:
             posterior.rebuild_factor()
@@ -307,6 +405,12 @@ class ExactPosterior:
             posterior._factor = factor
         posterior.alpha = posterior._solved()
         return posterior
+
+    def _can_grow(self) -> bool:
+        """Whether there is room for the matrices from which a grown factor comes."""
+        X = self.rows.X
+        available = available_bytes(X.device) if len(X) > LARGE_ROWS else None
+        return available is None or _growing_bytes(len(X), 1, X.element_size()) <= available
 
     def _grown_factor(self, L: Tensor, changed: Tensor) -> Tensor | None:
         """The factor of all rows, from one of the first of them."""
@@ -348,7 +452,14 @@ class ExactPosterior:
         return self._by_chunks(X, of)
 
     def covariance(self, X: Tensor) -> Tensor:
-        V = self._half_solve(len(X))(self._cross(X).T)
+        n, q, L = len(self.rows), len(X), self.L
+        _check_covariance_memory(q, n, X.device, L.element_size())
+        half_solve = self._half_solve(q)
+        V = torch.empty(n, q, dtype=L.dtype, device=X.device)
+        start = 0
+        for part in torch.split(X, self._chunk_size(X)):
+            V[:, start : start + len(part)] = half_solve(self._cross(part).T)
+            start += len(part)
         prior = self.kernel.cross(X, X, self.parameters[:-1])
         return prior - (V.T @ V).to(prior.dtype)
 
@@ -364,6 +475,8 @@ class ExactPosterior:
         return self.kernel.cross(X, self.rows.X, self.parameters[:-1])
 
     def _by_chunks(self, X: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
-        entries = _CHUNK_ENTRIES.get(X.device.type, _CHUNK_ENTRIES["cpu"])
-        size = max(1, entries // max(1, len(self.rows)))
-        return torch.cat([of(part) for part in torch.split(X, size)])
+        return torch.cat([of(part) for part in torch.split(X, self._chunk_size(X))])
+
+    def _chunk_size(self, X: Tensor) -> int:
+        """Queries of a panel."""
+        return max(1, _chunk_entries(X.device) // max(1, len(self.rows)))

@@ -23,6 +23,7 @@ the factor.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -39,7 +40,7 @@ from twostagegp.linalg import Blocks, block_inverses
 from twostagegp.rows import Rows
 from twostagegp.training import Problem
 
-__all__ = ["PROBES", "BlockedInverse", "LargeProblem"]
+__all__ = ["PROBES", "BlockedInverse", "LargeProblem", "group_bytes"]
 
 #: Random vectors of a derivative.
 PROBES = 256
@@ -123,12 +124,35 @@ class BlockedInverse:
         batches: list[tuple[Tensor, Tensor]] = []
         for some in _by_columns(blocks, _GROUP_COLUMNS):
             index = torch.cat(some)
-            Z = self.factor.inverse_columns(index)
             places = torch.arange(len(index), device=index.device)
             local = list(torch.split(places, [len(block) for block in some]))
-            part = block_inverses((Z.T @ Z).to(self.t.dtype), local)
+            part = block_inverses(self._inverse_at(index), local)
             batches += [(index[where], values) for where, values in part.batches]
         return Blocks(batches)
+
+    def _inverse_at(self, index: Tensor) -> Tensor:
+        """Entries of A at these rows and columns; the columns of L^-1 are let go."""
+        Z = self.factor.inverse_columns(index)
+        return (Z.T @ Z).to(self.t.dtype)
+
+
+def group_bytes(n: int, sizes: Sequence[int], itemsize: int = 8) -> int:
+    """Peak bytes that groups of so many rows take beside the factor; 0 without groups.
+
+    Examples
+    --------
+    >>> group_bytes(20_000, [10_000, 10_000]) // 10**6, group_bytes(20_000, [10] * 2_000) // 10**6
+    (4800, 925)
+    """
+    if not sizes:
+        return 0
+    wide = max(min(n, _GROUP_COLUMNS), max(sizes))  # columns of L^-1 at once, at most
+    held = sum(g * g for g in sizes)  # the inverses of the blocks
+    batch = min(wide * max(sizes), held)  # one list of them
+    # A panel of L^-1 and its square; then that square, a batch, its factor and its inverse.
+    making = max(n * wide * itemsize + 2 * wide * wide * 8, 8 * (wide * wide + 3 * batch))
+    using = 8 * (held + 2 * batch)  # as many weights, and temporaries of a batch
+    return 8 * held + max(making, using)
 
 
 def _by_columns(blocks: list[Tensor], most: int) -> list[list[Tensor]]:

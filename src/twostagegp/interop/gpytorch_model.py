@@ -32,6 +32,9 @@ from twostagegp.interop.scale import ScaleModule
 
 __all__ = ["FittedGP", "FittedMean", "LocalFactor", "WeightedNoiseLikelihood", "as_gpytorch"]
 
+#: Differences of rows that are held at once while targets are computed: 32 MiB.
+_CHUNK_NUMBERS = 1 << 22
+
 
 class FittedMean(Mean):
     """The fitted mean in the user's units, differentiable where it is made of kernels."""
@@ -153,13 +156,20 @@ def _exact_gp(parts: Parts) -> FittedGP:
         targets = scaling.y_mean + scaling.y_scale * parts.source.rows.t.double()
     else:
         mean = FittedMean(parts.mean, parts.standardise, scaling.y_mean, scaling.y_scale)
-        targets = mean(X)
+        targets = _by_chunks(mean, X)
         if parts.local is not None:
             assert isinstance(parts.mean, StackModule)
             local = LocalFactor(parts.local, parts.mean, parts.gp, parts.noise, parts.standardise)
-    model = FittedGP(X, targets.detach(), _likelihood(parts, X, factor), mean, covar, local)
+    model = FittedGP(X, targets, _likelihood(parts, X, factor), mean, covar, local)
     model.to(X.device).requires_grad_(False)
     return model.eval()
+
+
+def _by_chunks(mean: Mean, X: Tensor) -> Tensor:
+    """The mean at many rows; kernels may hold all differences, as many numbers as columns."""
+    size = max(1, _CHUNK_NUMBERS // max(1, X.numel()))
+    with torch.no_grad():
+        return torch.cat([torch.as_tensor(mean(part)) for part in torch.split(X, size)])
 
 
 def _likelihood(parts: Parts, X: Tensor, factor: float) -> GaussianLikelihood:

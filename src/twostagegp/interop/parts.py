@@ -12,6 +12,7 @@ for its gradient is an error.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch import Tensor
 from twostagegp.baselines import SingleStageFit
 from twostagegp.crossfit import RegressorMean
 from twostagegp.engines.exact import ExactPosterior
-from twostagegp.errors import InputError
+from twostagegp.errors import InputError, MemoryBudgetError
 from twostagegp.estimator import GPEstimator
 from twostagegp.gpytorch_kernels import dense
 from twostagegp.inputs import Prepared
@@ -29,6 +30,7 @@ from twostagegp.interop.kernels import Standardise, exact_kernel
 from twostagegp.interop.scale import ScaleModule
 from twostagegp.mean import ConstantMean, RidgeMean
 from twostagegp.mean_stage import StackedMean
+from twostagegp.memory import available_bytes
 from twostagegp.twostage import TwoStageFit
 from twostagegp.variance import ConstantVariance, GPVariance
 
@@ -56,6 +58,7 @@ class KernelPosterior(torch.nn.Module):
         self.register_buffer("Z", posterior.rows.X.double())
         self.register_buffer("alpha", posterior.alpha.double())
         if with_factor:
+            _check_memory(posterior.L)
             self.register_buffer("L", posterior.L.double())
 
     def cross(self, Z: Tensor) -> Tensor:
@@ -82,6 +85,19 @@ class KernelPosterior(torch.nn.Module):
         flat = K.reshape(-1, K.shape[-1])
         V = torch.linalg.solve_triangular(self.L, flat.mT, upper=False)
         return V.mT.reshape(K.shape)
+
+
+def _check_memory(L: Tensor) -> None:
+    """Raise before a float32 factor becomes a float64 one that does not fit."""
+    available = available_bytes(L.device)
+    needed = 0 if L.dtype == torch.float64 else 8 * L.numel()
+    if available is not None and needed > available:
+        raise MemoryBudgetError(
+            f"the factor of {len(L)} distinct rows is {str(L.dtype).removeprefix('torch.')}, and "
+            f"as float64 needs {needed / 2**30:.1f} GiB of the {available / 2**30:.1f} GiB that "
+            f"are free on {L.device}. Hand over a model that is fitted to a random subset of at "
+            f"most {math.isqrt(available // 8)} rows, or ask this one by predict."
+        )
 
 
 class ConstantModule(torch.nn.Module):
