@@ -168,12 +168,12 @@ class _WrappedBatch:
             total = self.kernel.gradient(X, _vectors(theta)[0], K, graphs, W)
             return torch.as_tensor(total[None]).to(theta)
         if len(X) > 1:
-            # The module's parameters were overwritten since each graph was recorded.
+            # The module's parameters were overwritten since each graph was recorded; without one
+            # the kernel evaluates itself anew.
             graphs = [None] * len(X)
         gradients = []
         vectors = _vectors(theta.expand(len(X), -1))
         for x, th, k, graph, w in zip(X, vectors, K, graphs, W, strict=True):
-            graph = self.kernel.evaluate(x, th)[1] if graph is None else graph
             gradients.append(self.kernel.gradient(x, th, k, graph, w))
         grad = torch.as_tensor(np.stack(gradients)).to(theta)
         return grad if len(theta) == len(X) else grad.sum(0, keepdim=True)

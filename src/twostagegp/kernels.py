@@ -556,6 +556,7 @@ class WrappedKernel(Kernel):
     ) -> Vector:
         if saved is not None:
             return self._through(saved, W)
+        # No graph, since the matrix is large or the module has had other parameters since.
         self._write(theta, X)
         total = np.zeros(self.size)
         for a, b in self._squares(X):
