@@ -484,6 +484,16 @@ def test_labels_of_sums_and_products():
     assert make_kernel(product, D).label == "(MaternKernel * PeriodicKernel)"
 
 
+def test_an_export_leaves_a_wrapped_module_alone_in_which_another_thread_may_predict():
+    kernel = WrappedKernel(RBFKernel(), D)
+    kernel.cross(torch.zeros(2, D), torch.zeros(2, D), np.array([0.3]))
+    kernel.to_gpytorch(np.array([0.7]))
+    kernel.lengthscales(np.array([0.9]))
+    raw = kernel.module.raw_lengthscale
+    assert raw.dtype == torch.float32
+    assert raw.item() == pytest.approx(0.3)
+
+
 @pytest.mark.parametrize("columns", [1, 2])
 def test_wrong_ard_num_dims_is_named(columns):
     with pytest.raises(InputError, match=f"RBFKernel.* on {columns} input columns.*ard_num_dims"):

@@ -77,7 +77,7 @@ _PANEL_ENTRIES = 65_536
 _PANEL_ENTRIES_GPU = 1 << 26
 #: Entries of a GPyTorch kernel's matrix whose autograd graph is held at once: sums and products
 #: hold a hundred numbers an entry, a spectral mixture some 250.
-_GRAPH_ENTRIES = {"cpu": 1 << 15, "cuda": 1 << 19}
+_GRAPH_ENTRIES = {"cpu": 1 << 16, "cuda": 1 << 19}
 #: Standard deviation of the prior on a log-lengthscale and on a log-outputscale.
 PRIOR_SPREAD = 4.0
 
@@ -634,15 +634,17 @@ class WrappedKernel(Kernel):
     def lengthscales(self, theta: Vector) -> Vector | None:
         from twostagegp.gpytorch_kernels import lengthscales_of
 
-        self._write(theta, torch.zeros(1, dtype=torch.float64))
+        module = self.to_gpytorch(theta)
         if self.columns is None:
-            return lengthscales_of(self.module, self.n_features)
-        scales = lengthscales_of(self.module, self.columns.width)
+            return lengthscales_of(module, self.n_features)
+        scales = lengthscales_of(module, self.columns.width)
         return None if scales is None else scales[list(self.columns.kept)]
 
     def to_gpytorch(self, theta: Vector) -> Any:
-        self._write(theta, torch.zeros(1, dtype=torch.float64))
-        return copy.deepcopy(self.module)
+        # A copy is written to: another thread may be predicting with this module.
+        other = copy.deepcopy(self)
+        other._write(theta, torch.zeros(1, dtype=torch.float64))
+        return other.module
 
 
 def _graph_entries(device: torch.device) -> int:
