@@ -485,7 +485,7 @@ def test_labels_of_sums_and_products():
 
 
 def test_an_export_leaves_a_wrapped_module_alone_in_which_another_thread_may_predict():
-    kernel = WrappedKernel(RBFKernel(), D)
+    kernel = WrappedKernel(gk.RBFKernel(), D)
     kernel.cross(torch.zeros(2, D), torch.zeros(2, D), np.array([0.3]))
     kernel.to_gpytorch(np.array([0.7]))
     kernel.lengthscales(np.array([0.9]))

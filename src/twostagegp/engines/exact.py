@@ -58,8 +58,9 @@ LARGE_ROWS = 4000
 _CHUNK_ENTRIES = {"cpu": 1 << 24, "cuda": 1 << 26}
 #: Such panels alive at a time.
 _LIVE_CHUNKS = 5
-#: Matrices of a joint covariance alive at a time: the prior's, its distances and temporaries.
-_COVARIANCES = 4
+#: Matrices of a joint covariance alive at a time: the prior's, its distances and temporaries (four
+#: were measured), and one to spare.
+_COVARIANCES = 5
 #: Rows of a prediction from which inverses of the factor's diagonal blocks are worth making.
 _MANY_QUERIES = 256
 #: n x n matrices alive at the worst moment of one training step: K, its distances, the
