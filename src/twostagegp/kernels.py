@@ -77,7 +77,7 @@ _PANEL_ENTRIES = 65_536
 _PANEL_ENTRIES_GPU = 1 << 26
 #: Entries of a GPyTorch kernel's matrix whose autograd graph is held at once: sums and products
 #: hold a hundred numbers an entry, a spectral mixture some 250.
-_GRAPH_ENTRIES = {"cpu": 1 << 16, "cuda": 1 << 19}
+_GRAPH_ENTRIES = {"cpu": 1 << 16, "cuda": 1 << 21}
 #: Standard deviation of the prior on a log-lengthscale and on a log-outputscale.
 PRIOR_SPREAD = 4.0
 
