@@ -486,12 +486,12 @@ def test_labels_of_sums_and_products():
 
 def test_an_export_leaves_a_wrapped_module_alone_in_which_another_thread_may_predict():
     kernel = WrappedKernel(gk.RBFKernel(), D)
-    kernel.cross(torch.zeros(2, D), torch.zeros(2, D), np.array([0.3]))
-    kernel.to_gpytorch(np.array([0.7]))
-    kernel.lengthscales(np.array([0.9]))
-    raw = kernel.module.raw_lengthscale
-    assert raw.dtype == torch.float32
-    assert raw.item() == pytest.approx(0.3)
+    theta, X = some_theta(kernel), torch.zeros(2, D)  # float32
+    kernel.cross(X, X, theta)
+    kernel.to_gpytorch(theta + 1.0)
+    kernel.lengthscales(theta + 2.0)
+    assert {p.dtype for p in kernel.module.parameters()} == {torch.float32}
+    np.testing.assert_allclose(kernel.start(), theta, rtol=1e-6)
 
 
 @pytest.mark.parametrize("columns", [1, 2])
