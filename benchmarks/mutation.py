@@ -56,7 +56,7 @@ CORES = {
         Core(
             "conformal",
             ("conformal",),
-            "TestDefinition or TestEstimator or Sees or twostagegp.conformal",
+            "TestDefinition or TestEstimator or Small or Sees or twostagegp.conformal",
         ),
         Core("sampling", ("sampling",)),
         Core("metrics", ("metrics",)),

@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -9,7 +10,7 @@ import pytest
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.dummy import DummyRegressor
 from sklearn.ensemble import BaggingRegressor
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import DataConversionWarning, NotFittedError
 from sklearn.linear_model import BayesianRidge, LinearRegression
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
@@ -18,7 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from twostagegp import CVPlusRegressor, ExactGPRegressor, TwoStageGPRegressor, conformal
 from twostagegp.conformal import guaranteed_level
-from twostagegp.errors import InputError
+from twostagegp.errors import InputError, NumericalError, TwoStageGPWarning
 
 #: Follows every bit of noise.
 BAD = KNeighborsRegressor(1)
@@ -316,6 +317,90 @@ class TestWhatTheEstimatorSees:
         assert not knows(ExactGPRegressor())
         assert not knows(make_pipeline(LinearRegression()))
         assert not knows(BaggingRegressor(LinearRegression()))
+
+
+class Speaks(LinearRegression):
+    """Says something in every prediction, and infinity where it is told to."""
+
+    def __init__(self, category=UserWarning, infinite=False):
+        super().__init__()
+        self.category = category
+        self.infinite = infinite
+
+    def predict(self, X):
+        warnings.warn("hello", self.category, stacklevel=1)
+        return super().predict(X) + (np.inf if self.infinite else 0.0)
+
+
+class TestSmallThings:
+    X, y = table(200, np.random.default_rng(7))
+
+    @pytest.mark.parametrize("level", [0.004, 0.1, 0.5, 0.77, 0.995])
+    def test_ranks_of_many_rows(self, level):
+        model = CVPlusRegressor(LinearRegression(), n_folds=3, random_state=0).fit(self.X, self.y)
+        expected = by_definition(model, self.X[:3], level)
+        np.testing.assert_allclose(model.predict_interval(self.X[:3], level), expected)
+
+    def test_ranks_of_thousands_of_rows(self):
+        X, y = table(4000, np.random.default_rng(8))
+        model = CVPlusRegressor(LinearRegression(), n_folds=2, random_state=0).fit(X, y)
+        centre = np.array([one.predict(X[:1])[0] for one in model.estimators_])[model.folds_]
+        low, high = np.sort(centre - model.scores_), np.sort(centre + model.scores_)
+        for rank in range(1, 4000, 37):
+            found = model.predict_interval(X[:1], (rank - 0.5) / 4001)[0]
+            np.testing.assert_allclose(found, [low[4000 - rank], high[rank - 1]])
+
+    def test_two_rows_and_two_folds_are_enough(self):
+        model = CVPlusRegressor(DummyRegressor(), n_folds=2).fit(self.X[:2], self.y[:2])
+        assert len(model.estimators_) == 2
+        assert CVPlusRegressor().n_folds == 10
+        with pytest.raises(ValueError, match="1 sample"):
+            CVPlusRegressor(DummyRegressor(), n_folds=2).fit(self.X[:1], self.y[:1])
+
+    def test_default_level(self):
+        model = CVPlusRegressor(DummyRegressor()).fit(self.X, self.y)
+        assert model.guaranteed_level() == model.guaranteed_level(0.95)
+
+    def test_targets_that_are_not_numbers_or_too_few_or_a_column(self):
+        y = self.y.copy()
+        y[3] = np.nan
+        with pytest.raises(InputError, match="y"):
+            CVPlusRegressor(DummyRegressor()).fit(self.X, y)
+        with pytest.raises(ValueError, match="inconsistent"):
+            CVPlusRegressor(DummyRegressor()).fit(self.X, self.y[:-1])
+        with pytest.warns(DataConversionWarning):
+            CVPlusRegressor(DummyRegressor()).fit(self.X, self.y[:, None])
+
+    def test_gaps_in_new_rows_are_the_estimators_business(self):
+        model = CVPlusRegressor(DummyRegressor()).fit(self.X, self.y)
+        assert np.isfinite(model.predict(np.full((1, 2), np.nan))).all()
+
+    def test_an_estimator_that_takes_no_groups_is_given_none(self):
+        groups = np.arange(200) // 10
+        model = CVPlusRegressor(LinearRegression(), n_folds=4).fit(self.X, self.y, groups=groups)
+        assert all(len(set(model.folds_[groups == g])) == 1 for g in range(20))
+
+    def test_what_all_refits_say_is_said_once(self):
+        model = CVPlusRegressor(Speaks(TwoStageGPWarning), n_folds=4).fit(self.X, self.y)
+        with pytest.warns(TwoStageGPWarning, match="hello") as said:
+            model.predict_interval(self.X[:5])
+        assert len(said) == 1
+
+    @pytest.mark.filterwarnings("ignore:hello")
+    def test_predictions_that_are_not_finite_are_an_error(self):
+        model = CVPlusRegressor(Speaks(TwoStageGPWarning), n_folds=3).fit(self.X, self.y)
+        for each in (model.estimator_, *model.estimators_):
+            each.set_params(infinite=True)
+        for ask in (model.predict, model.predict_interval):
+            with pytest.raises(NumericalError):
+                ask(self.X)
+
+    def test_a_refit_that_fails_leaves_the_old_intervals(self):
+        model = CVPlusRegressor(LinearRegression(), n_folds=3).fit(self.X, self.y)
+        before = model.predict_interval(self.X)
+        with pytest.raises(ValueError, match="NaN"):
+            model.fit(np.where(self.X > 1.9, np.nan, self.X), self.y)
+        np.testing.assert_array_equal(model.predict_interval(self.X), before)
 
 
 class TestCoverage:

@@ -46,6 +46,7 @@ from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.files.savable import Savable
 from twostagegp.finite import predict_with, require_finite
 from twostagegp.inputs import check_finite, check_groups
+from twostagegp.transaction import unchanged_on_error
 
 __all__ = ["CVPlusRegressor", "guaranteed_level"]
 
@@ -109,7 +110,7 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, Savable, BaseEstimator
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, groups: ArrayLike | None = None) -> CVPlusRegressor:
-        """Fit the estimator to all rows and once without each fold.
+        """Fit the estimator to all rows and once without each fold; all, or nothing.
 
         Parameters
         ----------
@@ -123,37 +124,38 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, Savable, BaseEstimator
             is given them. The guarantee is then about rows of new groups, and only as good as
             groups are many and exchangeable.
         """
-        K = self.n_folds
-        if not isinstance(K, Integral) or isinstance(K, bool) or K < 2:
-            raise InputError(f"n_folds={K!r} must be a whole number of at least 2, such as 10.")
-        # Gaps are the estimator's business.
-        options = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 2}
-        both = (options, {**options, "ensure_2d": False})
-        table, y = training_table(self, X, y, validate_separately=both)
-        y = column_or_1d(y, warn=True)
-        check_finite(y, "y")
-        check_consistent_length(table, y)
-        X = X if isinstance(X, pd.DataFrame) else table
-        with_gaps = isinstance(X, pd.DataFrame) and bool(X.isna().any(axis=None))
-        encode = needs_rules(X) or with_gaps
-        labels = check_groups(groups, len(y))
-        rng = check_random_state(self.random_state)
-        generator = np.random.default_rng(int(rng.randint(2**31 - 1)))
-        self.folds_: NDArray[np.int64] = assign_folds(len(y), int(K), generator, labels)
-        self.estimator_: Any = self._fit(X, y, labels, encode)
-        self.estimators_: list[Any] = []
-        self.scores_: Array = np.empty(len(y))
-        for fold in range(int(self.folds_.max()) + 1):
-            out = self.folds_ == fold
-            rest = None if labels is None else labels[~out]
-            model = self._fit(_safe_indexing(X, ~out), y[~out], rest, encode)
-            self.estimators_.append(model)
-            with warnings.catch_warnings():
-                # That a level or a gap was in one fold only is no news about new rows.
-                warnings.simplefilter("ignore", TwoStageGPWarning)
-                mean, std = _moments(model, _safe_indexing(X, out))
-            self.scores_[out] = np.abs(y[out] - mean) / std
-        return self
+        with unchanged_on_error(self):
+            K = self.n_folds
+            if not isinstance(K, Integral) or isinstance(K, bool) or K < 2:
+                raise InputError(f"n_folds={K!r} must be a whole number of at least 2, such as 10.")
+            # Gaps are the estimator's business.
+            options = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 2}
+            both = (options, {**options, "ensure_2d": False})
+            table, y = training_table(self, X, y, validate_separately=both)
+            y = column_or_1d(y, warn=True)
+            check_finite(y, "y")
+            check_consistent_length(table, y)
+            X = X if isinstance(X, pd.DataFrame) else table
+            with_gaps = isinstance(X, pd.DataFrame) and bool(X.isna().any(axis=None))
+            encode = needs_rules(X) or with_gaps
+            labels = check_groups(groups, len(y))
+            rng = check_random_state(self.random_state)
+            generator = np.random.default_rng(int(rng.randint(2**31 - 1)))
+            self.folds_: NDArray[np.int64] = assign_folds(len(y), int(K), generator, labels)
+            self.estimator_: Any = self._fit(X, y, labels, encode)
+            self.estimators_: list[Any] = []
+            self.scores_: Array = np.empty(len(y))
+            for fold in range(int(self.folds_.max()) + 1):
+                out = self.folds_ == fold
+                rest = None if labels is None else labels[~out]
+                model = self._fit(_safe_indexing(X, ~out), y[~out], rest, encode)
+                self.estimators_.append(model)
+                with warnings.catch_warnings():
+                    # That a level or a gap was in one fold only is no news about new rows.
+                    warnings.simplefilter("ignore", TwoStageGPWarning)
+                    mean, std = _moments(model, _safe_indexing(X, out))
+                self.scores_[out] = np.abs(y[out] - mean) / std
+            return self
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
