@@ -23,7 +23,7 @@ import twostagegp
 from benchmarks._models import code_version
 from benchmarks._store import JsonLines, Record, plain, write_whole
 from benchmarks._tables import markdown_table
-from twostagegp.engines import exact
+from twostagegp.engines import foresight
 from twostagegp.engines.exact import ExactEngine
 from twostagegp.engines.neighbors import NeighborEngine
 from twostagegp.kernels import KERNELS, NamedKernel
@@ -95,8 +95,8 @@ def _answers(
     engine: str, kernel: NamedKernel, parameters: Array, rows: Rows, queries: torch.Tensor
 ) -> Iterator[Array]:
     """The quantities of one engine, in order."""
-    usual = exact.LARGE_ROWS
-    exact.LARGE_ROWS = 20 if engine == "exact in blocks" else usual
+    usual = foresight.LARGE_ROWS
+    foresight.LARGE_ROWS = 20 if engine == "exact in blocks" else usual
     try:
         of: Any = NeighborEngine(rows, NEIGHBORS) if engine == "neighbors" else ExactEngine(rows)
         posterior = of.condition(kernel, parameters)
@@ -115,7 +115,7 @@ def _answers(
         )
         arrays = [tensor.cpu().numpy() for tensor in tensors]
     finally:
-        exact.LARGE_ROWS = usual
+        foresight.LARGE_ROWS = usual
     return iter([*arrays, np.array([value]), gradient])
 
 

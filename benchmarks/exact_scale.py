@@ -35,8 +35,9 @@ from benchmarks._models import code_version, provenance
 from benchmarks._store import JsonLines, Record, plain, write_whole
 from benchmarks._tables import figure, markdown_table
 from twostagegp import TwoStageGPRegressor, datasets, metrics
-from twostagegp.engines import exact
-from twostagegp.engines.exact import ExactEngine, ExactPosterior, exact_bytes
+from twostagegp.engines import foresight
+from twostagegp.engines.exact import ExactEngine, ExactPosterior
+from twostagegp.engines.foresight import exact_bytes
 from twostagegp.engines.large import LargeProblem
 from twostagegp.kernels import NamedKernel
 from twostagegp.rows import Rows
@@ -231,16 +232,16 @@ def measure_paths(n: int, model: str, device: torch.device, cap: float) -> Recor
     order = np.random.default_rng(1).permutation(len(y))
     train, test = order[:n], order[n : n + 2000]
     record: Record = {}
-    usual = exact.LARGE_ROWS
+    usual = foresight.LARGE_ROWS
     for path, limit in (("dense", 10**9), ("large", usual)):
-        exact.LARGE_ROWS = limit
+        foresight.LARGE_ROWS = limit
         begin = time.perf_counter()
         ours = TwoStageGPRegressor(method="exact", device=str(device), random_state=0)
         ours.fit(X[train], y[train])
         record[f"{path}_seconds"] = time.perf_counter() - begin
         record[f"{path}_rmse"] = metrics.rmse(y[test], ours.predict(X[test]))
         record[f"{path}_nlpd"] = -float(np.mean(ours.predict_logpdf(X[test], y[test])))
-        exact.LARGE_ROWS = usual
+        foresight.LARGE_ROWS = usual
     return record
 
 

@@ -8,10 +8,9 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
 from twostagegp import memory
-from twostagegp.engines import exact
-from twostagegp.engines.exact import (
-    ExactEngine,
-    ExactPosterior,
+from twostagegp.engines import foresight
+from twostagegp.engines.exact import ExactEngine, ExactPosterior
+from twostagegp.engines.foresight import (
     check_dense_memory,
     covariance_bytes,
     dense_bytes,
@@ -126,7 +125,7 @@ def test_variance_is_the_diagonal_of_the_covariance(data, posterior):
 @pytest.mark.parametrize("entries", [1, 40, 1000])
 def test_prediction_does_not_depend_on_the_chunks(entries, data, posterior, monkeypatch):
     mean, variance = posterior.mean(data.queries), posterior.variance(data.queries)
-    monkeypatch.setattr(exact, "_CHUNK_ENTRIES", {"cpu": entries})
+    monkeypatch.setattr(foresight, "_CHUNK_ENTRIES", {"cpu": entries})
     torch.testing.assert_close(posterior.mean(data.queries), mean, rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(posterior.variance(data.queries), variance, rtol=1e-12, atol=1e-14)
 
@@ -202,7 +201,7 @@ CPU = torch.device("cpu")
 
 
 def test_memory_that_is_not_there_is_named_with_a_way_out(monkeypatch):
-    monkeypatch.setattr(exact, "available_bytes", lambda device: 2**30)
+    monkeypatch.setattr(foresight, "available_bytes", lambda device: 2**30)
     with pytest.raises(MemoryBudgetError) as caught:
         plan_factor(100_000, CPU, torch.float64)
     needed = exact_bytes(100_000, CPU, 4) / 2**30
@@ -218,12 +217,12 @@ def test_the_factor_is_float32_only_where_float64_does_not_fit(monkeypatch):
     n = 10_000
     enough = exact_bytes(n, CPU, 8)
     for available, dtype in ((enough, torch.float64), (enough - 1, torch.float32)):
-        monkeypatch.setattr(exact, "available_bytes", lambda device, some=available: some)
+        monkeypatch.setattr(foresight, "available_bytes", lambda device, some=available: some)
         assert plan_factor(n, CPU, torch.float64) == dtype
 
 
 def test_a_training_with_all_its_matrices_is_refused_where_they_do_not_fit(monkeypatch):
-    monkeypatch.setattr(exact, "available_bytes", lambda device: 2**30)
+    monkeypatch.setattr(foresight, "available_bytes", lambda device: 2**30)
     rows = int(np.sqrt(2**30 / dense_bytes(1)))
     with pytest.raises(MemoryBudgetError, match=rf"596.0 GiB.*{rows} rows"):
         check_dense_memory(100_000, CPU)
@@ -239,12 +238,12 @@ def test_a_joint_covariance_is_refused_where_its_panels_do_not_fit(monkeypatch):
     gp = ExactEngine(rows).condition(NamedKernel("rbf", 1), np.array([0.0, 0.0, -3.0]))
     enough = covariance_bytes(q, n, CPU)
     assert enough >= 8 * (q * n + 4 * q * q)
-    monkeypatch.setattr(exact, "available_bytes", lambda device: enough - 1)
+    monkeypatch.setattr(foresight, "available_bytes", lambda device: enough - 1)
     with pytest.raises(MemoryBudgetError, match=rf"{q} rows given {n} .* at most {q - 1} rows"):
         gp.covariance(X[:q])
-    monkeypatch.setattr(exact, "available_bytes", lambda device: enough)
+    monkeypatch.setattr(foresight, "available_bytes", lambda device: enough)
     expected = gp.covariance(X[:q])
-    monkeypatch.setattr(exact, "_CHUNK_ENTRIES", {"cpu": 2 * n})  # two points at a time
+    monkeypatch.setattr(foresight, "_CHUNK_ENTRIES", {"cpu": 2 * n})  # two points at a time
     seen, cross = [], NamedKernel.cross
 
     def counted(self, X, Z, theta):
@@ -257,7 +256,7 @@ def test_a_joint_covariance_is_refused_where_its_panels_do_not_fit(monkeypatch):
 
 
 def test_memory_that_cannot_be_measured_is_not_refused(monkeypatch):
-    monkeypatch.setattr(exact, "available_bytes", lambda device: None)
+    monkeypatch.setattr(foresight, "available_bytes", lambda device: None)
     check_dense_memory(10**7, CPU)
     assert plan_factor(10**7, CPU, torch.float64) == torch.float64
 

@@ -14,7 +14,7 @@ from twostagegp import (
     search_kernel,
 )
 from twostagegp.batch_training import fit_batch
-from twostagegp.engines import exact
+from twostagegp.engines import foresight
 from twostagegp.engines.exact import ExactEngine
 from twostagegp.engines.neighbors import NeighborEngine
 from twostagegp.foundation import MCDropoutClassifier, TextEncoder
@@ -213,7 +213,7 @@ def test_a_text_encoder():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 def test_a_factor_in_blocks(dtype, monkeypatch):
-    monkeypatch.setattr(exact, "LARGE_ROWS", 100)
+    monkeypatch.setattr(foresight, "LARGE_ROWS", 100)
     rng = np.random.default_rng(0)
     X = torch.as_tensor(rng.normal(size=(700, D)))
     t, one = torch.sin(X[:, 0]), torch.ones(700, dtype=torch.float64)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from twostagegp import ExactGPRegressor, Training, TwoStageGPRegressor, load
-from twostagegp.engines import blocked, choice, exact
+from twostagegp.engines import blocked, choice, foresight
 from twostagegp.engines.blocked import BlockedFactor, blocked_bytes
 from twostagegp.engines.exact import ExactEngine, ExactPosterior
 from twostagegp.engines.large import BlockedInverse, LargeProblem
@@ -22,7 +22,7 @@ N, D = 150, 3
 @pytest.fixture
 def in_blocks(monkeypatch):
     """Blocks of 32 rows, for everything above 60 rows."""
-    monkeypatch.setattr(exact, "LARGE_ROWS", 60)
+    monkeypatch.setattr(foresight, "LARGE_ROWS", 60)
     monkeypatch.setattr(blocked, "block_size", lambda n, device: 32)
     monkeypatch.setattr("twostagegp.engines.panels.block_size", lambda n, device: 32)
 
@@ -107,28 +107,28 @@ def test_a_matrix_that_no_jitter_helps_and_one_with_nan_are_named():
 def test_few_large_groups_are_foreseen(monkeypatch):
     """Two groups of half the rows take as much again as the factor, and more."""
     n, cpu = 20_000, torch.device("cpu")
-    alone, halves = exact.exact_bytes(n, cpu), exact.exact_bytes(n, cpu, 8, [n // 2] * 2)
+    alone, halves = foresight.exact_bytes(n, cpu), foresight.exact_bytes(n, cpu, 8, [n // 2] * 2)
     assert halves - alone > 1.4 * n * n * 8
-    assert exact.exact_bytes(n, cpu, 8, [10] * (n // 10)) - alone < 0.4 * n * n * 8
-    monkeypatch.setattr(exact, "available_bytes", lambda device: halves - 1)
-    assert exact.plan_factor(n, cpu, torch.float64) == torch.float64
-    assert exact.plan_factor(n, cpu, torch.float64, [n // 2] * 2) == torch.float32
-    monkeypatch.setattr(exact, "available_bytes", lambda device: alone // 2)
+    assert foresight.exact_bytes(n, cpu, 8, [10] * (n // 10)) - alone < 0.4 * n * n * 8
+    monkeypatch.setattr(foresight, "available_bytes", lambda device: halves - 1)
+    assert foresight.plan_factor(n, cpu, torch.float64) == torch.float64
+    assert foresight.plan_factor(n, cpu, torch.float64, [n // 2] * 2) == torch.float32
+    monkeypatch.setattr(foresight, "available_bytes", lambda device: alone // 2)
     with pytest.raises(MemoryBudgetError) as caught:
-        exact.plan_factor(n, cpu, torch.float64, [n // 2] * 2)
+        foresight.plan_factor(n, cpu, torch.float64, [n // 2] * 2)
     most = int(str(caught.value).split("at most ")[1].split()[0])
-    assert exact.plan_factor(most, cpu, torch.float64, [most // 2] * 2) == torch.float32
+    assert foresight.plan_factor(most, cpu, torch.float64, [most // 2] * 2) == torch.float32
 
 
 def test_a_fit_asks_for_the_memory_of_its_groups(monkeypatch):
     X, y = table()
-    seen, whole = [], exact.exact_bytes
+    seen, whole = [], foresight.exact_bytes
 
     def counted(n, device, itemsize=8, groups=()):
         seen.append(sorted(groups))
         return whole(n, device, itemsize, groups)
 
-    monkeypatch.setattr(exact, "exact_bytes", counted)
+    monkeypatch.setattr(foresight, "exact_bytes", counted)
     options = {"training": Training(steps=1), "random_state": 0, "objective": "loo"}
     ExactGPRegressor(**options).fit(X, y, groups=np.arange(len(X)) < 50)
     assert seen == [[50, 80]]
@@ -221,7 +221,7 @@ def test_a_large_posterior_predicts_what_a_small_one_does(groups, monkeypatch):
     X = torch.as_tensor(np.random.default_rng(7).normal(size=(300, D)))
     expected = [small.mean(X), small.variance(X), small.covariance(X[:5]), small.variance(X[:2])]
     held = small.heldout()
-    monkeypatch.setattr(exact, "LARGE_ROWS", 60)
+    monkeypatch.setattr(foresight, "LARGE_ROWS", 60)
     monkeypatch.setattr(blocked, "block_size", lambda n, device: 32)
     large = ExactEngine(rows).condition(kernel, parameters)
     found = [large.mean(X), large.variance(X), large.covariance(X[:5]), large.variance(X[:2])]
@@ -278,7 +278,7 @@ def test_a_fit_in_blocks_is_as_good_as_a_dense_one(monkeypatch, tmp_path):
         return light().fit(X, y)
 
     dense = fit()
-    monkeypatch.setattr(exact, "LARGE_ROWS", 60)
+    monkeypatch.setattr(foresight, "LARGE_ROWS", 60)
     monkeypatch.setattr(blocked, "block_size", lambda n, device: 64)
     large = fit()
     losses = [-np.mean(model.predict_logpdf(X_new, y_new)) for model in (dense, large)]
@@ -296,9 +296,9 @@ def test_a_fit_in_blocks_is_as_good_as_a_dense_one(monkeypatch, tmp_path):
 
 def test_a_fit_says_when_its_factor_is_float32(monkeypatch):
     X, y = table()
-    monkeypatch.setattr(exact, "LARGE_ROWS", 100)
-    room = exact.exact_bytes(130, torch.device("cpu"), 8) - 1
-    monkeypatch.setattr(exact, "available_bytes", lambda device: room)
+    monkeypatch.setattr(foresight, "LARGE_ROWS", 100)
+    room = foresight.exact_bytes(130, torch.device("cpu"), 8) - 1
+    monkeypatch.setattr(foresight, "available_bytes", lambda device: room)
     model = light().fit(X, y)
     assert "float32" in model.fit_report_.method_reason
     assert model.variance_.posterior.L.dtype == torch.float32
@@ -315,42 +315,42 @@ def short_fit(X, Y):
 def test_the_factors_of_all_targets_are_asked_for_before_the_first(monkeypatch):
     X, y = table()
     Y, n = np.column_stack([y, -y, y]), len(y)
-    enough = exact.exact_bytes(n, torch.device("cpu")) + 2 * n * n * 8
+    enough = foresight.exact_bytes(n, torch.device("cpu")) + 2 * n * n * 8
     seen, fit = [], ExactGPRegressor._fit_target
 
     def counted(self, data, seed):
         seen.append(data)
         # As on a machine where what one target leaves behind is taken.
         left = enough - (len(seen) - 1) * n * n * 8
-        monkeypatch.setattr(exact, "available_bytes", lambda device: left)
+        monkeypatch.setattr(foresight, "available_bytes", lambda device: left)
         return fit(self, data, seed)
 
     monkeypatch.setattr(ExactGPRegressor, "_fit_target", counted)
-    monkeypatch.setattr(exact, "available_bytes", lambda device: enough)
+    monkeypatch.setattr(foresight, "available_bytes", lambda device: enough)
     assert len(short_fit(X, Y).gp_) == len(seen) == 3
     seen.clear()
-    monkeypatch.setattr(exact, "available_bytes", lambda device: enough - 1)
+    monkeypatch.setattr(foresight, "available_bytes", lambda device: enough - 1)
     with pytest.raises(MemoryBudgetError, match=rf"{n} distinct rows and 3 targets .* fewer targ"):
         short_fit(X, Y)
     assert len(seen) == 1
-    monkeypatch.setattr(exact, "available_bytes", lambda device: enough - 1)
+    monkeypatch.setattr(foresight, "available_bytes", lambda device: enough - 1)
     seen.clear()
     short_fit(X, y)
 
 
 def test_all_targets_have_one_precision_where_float64_does_not_fit_for_all(monkeypatch):
     X, y = table()
-    monkeypatch.setattr(exact, "LARGE_ROWS", 100)
-    room = exact.exact_bytes(len(y), torch.device("cpu")) + len(y) ** 2 * 8 - 1
-    monkeypatch.setattr(exact, "available_bytes", lambda device: room)
+    monkeypatch.setattr(foresight, "LARGE_ROWS", 100)
+    room = foresight.exact_bytes(len(y), torch.device("cpu")) + len(y) ** 2 * 8 - 1
+    monkeypatch.setattr(foresight, "available_bytes", lambda device: room)
     factors = [gp.L for gp in short_fit(X, np.column_stack([y, -y])).gp_]
     assert [L.dtype for L in factors] == [torch.float32] * 2
 
 
 def test_auto_leaves_room_for_the_factors_of_all_targets(monkeypatch):
-    room = exact.exact_bytes(40, torch.device("cpu")) + 40**2 * 8 - 1
-    for module in (exact, choice):
+    room = foresight.exact_bytes(40, torch.device("cpu")) + 40**2 * 8 - 1
+    for module in (foresight, choice):
         monkeypatch.setattr(module, "available_bytes", lambda device: room)
-    with exact.several_targets(torch.device("cpu"), 2):
+    with foresight.several_targets(torch.device("cpu"), 2):
         assert choice.choose_method(40, torch.device("cpu"))[0] == "neighbors"
     assert choice.choose_method(40, torch.device("cpu"))[0] == "exact"

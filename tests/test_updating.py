@@ -24,7 +24,7 @@ from twostagegp import (
     drift,
     load,
 )
-from twostagegp.engines import exact
+from twostagegp.engines import foresight
 from twostagegp.engines.exact import ExactPosterior
 from twostagegp.engines.neighbors import NeighborEngine
 from twostagegp.errors import (
@@ -495,12 +495,12 @@ def test_a_failure_in_the_last_target_leaves_the_first_as_it_was(monkeypatch):
 def test_memory_is_asked_for_before_it_is_taken(fitted, monkeypatch):
     model = fitted("two stages")
     before = model.predict(POINTS)
-    monkeypatch.setattr(exact, "available_bytes", lambda device: 100_000)
+    monkeypatch.setattr(foresight, "available_bytes", lambda device: 100_000)
     with pytest.raises(MemoryBudgetError, match="an update to 62 distinct rows needs about"):
         model.update(X[N:], Y[N:])
     np.testing.assert_array_equal(before, model.predict(POINTS))
     # Room for one factor at a time: none is kept but the variance's.
-    monkeypatch.setattr(exact, "available_bytes", lambda device: 5 * 8 * (N + M) ** 2)
+    monkeypatch.setattr(foresight, "available_bytes", lambda device: 5 * 8 * (N + M) ** 2)
     model = quiet(model, X[N:], Y[N:])
     assert all(part._whole is None for part in model.mean_.models if isinstance(part, RidgeMean))
     check(model, *moments(model, X, Y))
@@ -510,12 +510,12 @@ def test_an_update_of_many_rows_is_made_anew_where_it_cannot_grow(fitted, monkey
     """Above LARGE_ROWS one matrix does, where a growth would hold five."""
     model = fitted("two stages")
     expected = moments(model, X, Y)
-    monkeypatch.setattr(exact, "LARGE_ROWS", 20)
-    monkeypatch.setattr(exact, "_CHUNK_ENTRIES", {"cpu": 64})
+    monkeypatch.setattr(foresight, "LARGE_ROWS", 20)
+    monkeypatch.setattr(foresight, "_CHUNK_ENTRIES", {"cpu": 64})
     monkeypatch.setattr("twostagegp.engines.blocked._LIVE_PANELS", 1)
-    room = exact.exact_bytes(N + M, torch.device("cpu"))
+    room = foresight.exact_bytes(N + M, torch.device("cpu"))
     assert room < 5 * 8 * (N + M) ** 2
-    monkeypatch.setattr(exact, "available_bytes", lambda device: room)
+    monkeypatch.setattr(foresight, "available_bytes", lambda device: room)
     grown = []
     monkeypatch.setattr(ExactPosterior, "_grown_factor", lambda *given: grown.append(given))
     model = quiet(model, X[N:], Y[N:])
@@ -525,11 +525,11 @@ def test_an_update_of_many_rows_is_made_anew_where_it_cannot_grow(fitted, monkey
 
 def test_a_refused_update_says_how_many_rows_can_be_added(monkeypatch):
     cpu, n = torch.device("cpu"), 100
-    monkeypatch.setattr(exact, "available_bytes", lambda device: 5 * 8 * n * n)
+    monkeypatch.setattr(foresight, "available_bytes", lambda device: 5 * 8 * n * n)
     with pytest.raises(MemoryBudgetError, match=r"100 distinct rows, .* has 90. Add at most 10 "):
-        exact.can_keep_factors(n + 1, 1, cpu, before=90)
+        foresight.can_keep_factors(n + 1, 1, cpu, before=90)
     with pytest.raises(MemoryBudgetError, match=r"100 distinct rows, .* has 120. Free memory, or"):
-        exact.can_keep_factors(n + 21, 1, cpu, before=120)
+        foresight.can_keep_factors(n + 21, 1, cpu, before=120)
 
 
 def test_a_constant_model_has_nothing_to_keep():

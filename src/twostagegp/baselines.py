@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twostagegp.candidates import Candidate, Ladder, climb, fitted_only, train_with
-from twostagegp.engines.exact import ExactEngine, ExactPosterior, can_keep_factors, plan_factor
+from twostagegp.engines.exact import ExactEngine, ExactPosterior
+from twostagegp.engines.foresight import can_keep_factors, plan_factor
 from twostagegp.errors import InputError
 from twostagegp.estimator import GaussianFit, GPEstimator
 from twostagegp.fit_report import FitReport

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twostagegp.engines.base import Engine, Trainable
-from twostagegp.engines.exact import LARGE_ROWS, ExactEngine
+from twostagegp.engines.exact import ExactEngine
+from twostagegp.engines.foresight import LARGE_ROWS
 from twostagegp.errors import NotFittableError, TwoStageGPError
 from twostagegp.kernels import Kernel, Vector
 from twostagegp.training import Fitted, ObjectiveName, Training, descend, minimise

@@ -36,7 +36,7 @@ from twostagegp.columns.tables import (
 )
 from twostagegp.distributed.detect import is_dask
 from twostagegp.drawable import Drawable
-from twostagegp.engines.exact import check_dense_memory, dense_bytes
+from twostagegp.engines.foresight import check_dense_memory, dense_bytes
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.estimator import is_kernel
 from twostagegp.files.savable import Savable

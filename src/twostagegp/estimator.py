@@ -32,7 +32,7 @@ from twostagegp.columns.tables import (
 from twostagegp.distributed.detect import is_dask
 from twostagegp.distribution import Predictive, check_covariance_size
 from twostagegp.drawable import Drawable
-from twostagegp.engines.exact import several_targets
+from twostagegp.engines.foresight import several_targets
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.files.savable import Savable
 from twostagegp.finite import require_finite

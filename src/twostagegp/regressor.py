@@ -9,7 +9,7 @@ from numbers import Integral
 from typing import Any
 
 from twostagegp.engines.choice import METHODS, choose_method
-from twostagegp.engines.exact import plan_factor
+from twostagegp.engines.foresight import plan_factor
 from twostagegp.errors import InputError
 from twostagegp.estimator import GPEstimator, is_kernel
 from twostagegp.fit_report import FitReport

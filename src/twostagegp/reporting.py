@@ -10,7 +10,8 @@ import torch
 
 from twostagegp.candidates import Candidate
 from twostagegp.crossfit import RegressorMean
-from twostagegp.engines.exact import ExactPosterior, exact_bytes
+from twostagegp.engines.exact import ExactPosterior
+from twostagegp.engines.foresight import exact_bytes
 from twostagegp.engines.neighbors import NeighborPosterior
 from twostagegp.fit_report import FitReport
 from twostagegp.inputs import Prepared

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from twostagegp.calibration import Calibration, calibrate_locally, calibrate_scale
 from twostagegp.candidates import Ladder
-from twostagegp.engines.exact import ExactEngine, Work, can_keep_factors
+from twostagegp.engines.exact import ExactEngine, Work
+from twostagegp.engines.foresight import can_keep_factors
 from twostagegp.engines.neighbors import NeighborEngine
 from twostagegp.errors import InputError
 from twostagegp.growth import NOTHING_TO_KEEP, Growth

@@ -18,7 +18,7 @@ from benchmarks._fuzz_guard import Guard
 from benchmarks._fuzz_runner import count, is_failure, page, run_cases
 from benchmarks._loader_cases import Cases, open_stored
 from benchmarks._loader_models import POINTS, save_models
-from twostagegp.engines.exact import plan_factor
+from twostagegp.engines.foresight import plan_factor
 from twostagegp.errors import InputError, MemoryBudgetError, ModelFileError, NumericalError
 from twostagegp.files.folder import MANIFEST, read_files, read_manifest, write_folder
 from twostagegp.finite import predict_with
@@ -303,7 +303,7 @@ def test_a_model_beyond_the_memory_is_refused_with_the_numbers_and_the_folder(mo
         plan_factor(10**6, torch.device("cpu"), torch.float64)
 
     monkeypatch.setattr("twostagegp.files.model._try", refuse)
-    monkeypatch.setattr("twostagegp.engines.exact.available_bytes", lambda device: 1 << 30)
+    monkeypatch.setattr("twostagegp.engines.foresight.available_bytes", lambda device: 1 << 30)
     told = r"old cannot be loaded: an exact fit of 1000000 distinct rows needs .* device='cuda'\.$"
     with pytest.raises(MemoryBudgetError, match=told):
         twostagegp.load(models / "old")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from twostagegp.engines.exact import LARGE_ROWS, exact_bytes, memory_of_targets
+from twostagegp.engines.foresight import LARGE_ROWS, exact_bytes, memory_of_targets
 from twostagegp.memory import available_bytes
 
 __all__ = ["METHODS", "choose_method", "exact_seconds"]
