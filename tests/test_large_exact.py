@@ -349,8 +349,7 @@ def test_all_targets_have_one_precision_where_float64_does_not_fit_for_all(monke
 
 def test_auto_leaves_room_for_the_factors_of_all_targets(monkeypatch):
     room = foresight.exact_bytes(40, torch.device("cpu")) + 40**2 * 8 - 1
-    for module in (foresight, choice):
-        monkeypatch.setattr(module, "available_bytes", lambda device: room)
+    monkeypatch.setattr(foresight, "available_bytes", lambda device: room)
     with foresight.several_targets(torch.device("cpu"), 2):
         assert choice.choose_method(40, torch.device("cpu"))[0] == "neighbors"
     assert choice.choose_method(40, torch.device("cpu"))[0] == "exact"

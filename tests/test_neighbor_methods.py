@@ -5,7 +5,7 @@ import pytest
 import torch
 from neighbor_fits import make_rows, neighbors, ridge, rms, same, table
 
-from twostagegp.engines import choice
+from twostagegp.engines import choice, foresight
 from twostagegp.engines.exact import ExactEngine
 from twostagegp.engines.neighbors import NeighborEngine
 from twostagegp.kernels import NamedKernel
@@ -42,11 +42,11 @@ def test_auto_counts_distinct_rows(monkeypatch):
 
 
 def test_auto_takes_neighbours_where_memory_is_short(monkeypatch):
-    monkeypatch.setattr(choice, "available_bytes", lambda device: 1000)
+    monkeypatch.setattr(foresight, "available_bytes", lambda device: 1000)
     report = ridge(method="auto").fit(*table(100)).fit_report_
     assert report.method == "neighbors"
     assert "GiB" in report.method_reason
-    monkeypatch.setattr(choice, "available_bytes", lambda device: None)
+    monkeypatch.setattr(foresight, "available_bytes", lambda device: None)
     assert ridge(method="auto").fit(*table(100)).fit_report_.method == "exact"
 
 

@@ -217,9 +217,9 @@ class TwoStageGPRegressor(GPEstimator):
     def _fit_target(self, data: Prepared, seed: int) -> TwoStageFit:
         method, reason = self._method(data)
         m, device, dtype = len(data.rows), data.rows.X.device, data.rows.X.dtype
-        groups, factor_dtype = data.rows.group_sizes(), dtype
+        factor_dtype = dtype
         if method == "exact":
-            factor_dtype = plan_factor(m, device, dtype, groups)
+            factor_dtype = plan_factor(m, device, dtype, data.rows.group_sizes())
         reason += words_on_factor(data.rows, factor_dtype)
         options = Options(
             kernels=self.kernels,

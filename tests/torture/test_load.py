@@ -67,21 +67,23 @@ def test_one_model_predicts_in_eight_threads_at_once(serial):
     np.testing.assert_array_equal(found, expected)
 
 
+def check_workers(way, serial, timeout):
+    context = multiprocessing.get_context(way)
+    with ProcessPoolExecutor(2, mp_context=context) as pool:
+        answers = pool.map(answer, range(8), timeout=timeout)
+        for expected, found in zip(serial, answers, strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="there is no fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_forked_workers_give_what_this_process_gives(serial):
-    context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(2, mp_context=context) as pool:
-        for expected, found in zip(serial, pool.map(answer, range(8), timeout=120), strict=True):
-            np.testing.assert_array_equal(found, expected)
+    check_workers("fork", serial, timeout=120)
 
 
 @pytest.mark.slow
 def test_spawned_workers_give_what_this_process_gives(serial):
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(2, mp_context=context) as pool:
-        for expected, found in zip(serial, pool.map(answer, range(8), timeout=300), strict=True):
-            np.testing.assert_array_equal(found, expected)
+    check_workers("spawn", serial, timeout=300)
 
 
 @pytest.mark.slow

@@ -87,7 +87,8 @@ class Bounded(io.RawIOBase):
             )
         if self.line > LINE_BYTES:
             raise InputError(
-                f"{self.path} has a line of more than {LINE_BYTES >> 20} MiB; is it a table?"
+                f"{self.path} has a line of more than {LINE_BYTES >> 20} MiB. Is it a table? Then "
+                "check --encoding, or write it as a Parquet file."
             )
         if self.seen > self.most:
             raise MemoryBudgetError(

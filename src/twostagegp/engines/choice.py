@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 
 from twostagegp.engines.foresight import LARGE_ROWS, exact_bytes, memory_of_targets
-from twostagegp.memory import available_bytes
 
 __all__ = ["METHODS", "choose_method", "exact_seconds"]
 
@@ -55,7 +54,7 @@ def choose_method(
     >>> choose_method(50_000, torch.device("cpu"))[0]
     'neighbors'
     """
-    available, others = memory_of_targets(device, available_bytes)
+    available, others = memory_of_targets(device)
     needed = exact_bytes(n, device, itemsize, groups) + others * n * n * itemsize
     if available is not None and needed > available:
         return "neighbors", (

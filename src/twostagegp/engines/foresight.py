@@ -146,12 +146,10 @@ def several_targets(device: torch.device, p: int) -> Iterator[None]:
         _TARGETS.reset(token)
 
 
-def memory_of_targets(
-    device: torch.device, measure: Callable[[torch.device], int | None] | None = None
-) -> tuple[int | None, int]:
+def memory_of_targets(device: torch.device) -> tuple[int | None, int]:
     """Free memory, and how many factors of other targets have to fit into it as well."""
     known = _TARGETS.get()
-    return ((measure or available_bytes)(device), 0) if known is None else known
+    return (available_bytes(device), 0) if known is None else known
 
 
 def _most_rows(available: int, needed: Callable[[int], int]) -> int:
