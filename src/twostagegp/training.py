@@ -147,12 +147,7 @@ class Problem:
         return self._objective_of(f, self.rows, s, self.R)
 
     def _objective_of(self, f: Factored, rows: Rows, s: Tensor, R: Tensor | None) -> Objective:
-        if self.objective == "nll":
-            return objectives.nll(f, rows, s)
-        if self.objective == "loo":
-            return objectives.loo_density(f, rows, s)
-        assert R is not None
-        return objectives.heldout_variance(f, rows, s, R)
+        return objectives.terms(self.objective, f, rows, s, R).dense(f)
 
     def __call__(self, parameters: Vector) -> tuple[float, Vector]:
         """Mean objective plus prior, and the gradient."""
