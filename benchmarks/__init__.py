@@ -14,7 +14,9 @@
 - ``python -m benchmarks.loader_fuzz``: hostile model files, counted by what came of them.
 - ``python -m benchmarks.reader_fuzz``: the same for hostile tables of the command line.
 - ``python -m benchmarks.toy``: the paper's one-dimensional example over many seeds.
+- ``python -m benchmarks.golden``: predictions of many configurations, before and after a change of
+  the code. It stores them in ``build/golden``.
 
-Each program writes what it measured (JSON) and a table made from it (Markdown) to
+Every other program writes what it measured (JSON) and a table made from it (Markdown) to
 ``benchmarks/results``. A run that was broken off goes on where it stopped.
 """
