@@ -52,7 +52,7 @@ lock: constraints.txt pyproject.toml
 	.venv-lock/bin/python -m supply.lock
 
 demo: $(STAMP)
-	$(PY) -m twostagegp.demo
+	$(PY) -m twostagegp.cli.demo
 
 lint: $(STAMP)
 	$(PY) -m ruff check .

@@ -38,7 +38,7 @@ from benchmarks.peers import MODELS
 from benchmarks.peers.base import Array, Fitted, NotInstalledError
 from benchmarks.peers.gpnn import Whitening
 from twostagegp import TwoStageGPRegressor, metrics
-from twostagegp.calibration import Calibration, calibrate_scale
+from twostagegp.pipeline.calibration.fit import Calibration, calibrate_scale
 
 __all__ = [
     "INPUTS",

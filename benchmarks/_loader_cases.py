@@ -28,7 +28,7 @@ from safetensors.numpy import save as save_arrays
 import twostagegp
 from benchmarks._hostile_values import change_bytes, change_json, dump, places, value
 from benchmarks._loader_models import POINTS, table
-from twostagegp.files.folder import MANIFEST, read_files, read_manifest
+from twostagegp.storage.folder import MANIFEST, read_files, read_manifest
 
 __all__ = ["Cases", "Stored", "open_stored"]
 

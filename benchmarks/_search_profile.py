@@ -21,9 +21,9 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from twostagegp import problem_batch
-from twostagegp.kernel_batch import Index, KernelBatch, kernel_batch
-from twostagegp.linalg import batch_cholesky
+from twostagegp.engines import batched_problem as problem_batch
+from twostagegp.kernels.batched import Index, KernelBatch, kernel_batch
+from twostagegp.numerics.linalg import batch_cholesky
 
 __all__ = ["Profile", "profiled"]
 

@@ -43,7 +43,7 @@ from benchmarks._timing import Timed, use_threads
 from benchmarks.peers.run import peak_mib
 from benchmarks.uci_large import Limits, Task, measure_alone
 from twostagegp import TwoStageGPClassifier
-from twostagegp.classification_metrics import ece, log_loss
+from twostagegp.metrics.classification import ece, log_loss
 
 __all__ = ["draw", "main", "measure", "report"]
 

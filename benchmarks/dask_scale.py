@@ -37,9 +37,9 @@ from benchmarks._tables import figure, markdown_table
 from benchmarks._timing import Timed
 from benchmarks.neighbors_scale import COLUMNS, NOISE, draw, function
 from twostagegp import TwoStageGPRegressor, metrics
+from twostagegp.data.rows import Rows, merge_rows
 from twostagegp.distributed.parts import with_posteriors
-from twostagegp.engines.neighbors import NeighborEngine, NeighborPosterior
-from twostagegp.rows import Rows, merge_rows
+from twostagegp.engines.neighbors.engine import NeighborEngine, NeighborPosterior
 
 __all__ = ["in_memory", "main", "measure", "report", "write_parts"]
 

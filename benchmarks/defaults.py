@@ -28,14 +28,14 @@ from benchmarks._timing import Timed, use_threads
 from benchmarks._variants import Variant, difference, log_ratio, patched
 from twostagegp import (
     TwoStageGPRegressor,
-    calibration,
     datasets,
     kernels,
-    mean,
-    mean_stage,
-    stack,
-    twostage,
 )
+from twostagegp.pipeline import fit as twostage
+from twostagegp.pipeline.calibration import fit as calibration
+from twostagegp.pipeline.mean import build as mean_stage
+from twostagegp.pipeline.mean import models as mean
+from twostagegp.pipeline.mean import stack
 
 __all__ = ["VARIANTS", "left_out", "main", "measure"]
 

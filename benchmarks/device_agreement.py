@@ -23,11 +23,11 @@ import twostagegp
 from benchmarks._models import code_version
 from benchmarks._store import JsonLines, Record, plain, write_whole
 from benchmarks._tables import markdown_table
-from twostagegp.engines import foresight
-from twostagegp.engines.exact import ExactEngine
-from twostagegp.engines.neighbors import NeighborEngine
+from twostagegp.data.rows import Rows
+from twostagegp.engines import memory as foresight
+from twostagegp.engines.exact.engine import ExactEngine
+from twostagegp.engines.neighbors.engine import NeighborEngine
 from twostagegp.kernels import KERNELS, NamedKernel
-from twostagegp.rows import Rows
 
 __all__ = ["compare", "main", "report"]
 

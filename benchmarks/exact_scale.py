@@ -35,13 +35,14 @@ from benchmarks._models import code_version, provenance
 from benchmarks._store import JsonLines, Record, plain, write_whole
 from benchmarks._tables import figure, markdown_table
 from twostagegp import TwoStageGPRegressor, datasets, metrics
-from twostagegp.engines import foresight
-from twostagegp.engines.exact import ExactEngine, ExactPosterior
-from twostagegp.engines.foresight import exact_bytes
-from twostagegp.engines.large import LargeProblem
+from twostagegp.data.rows import Rows
+from twostagegp.engines import memory as foresight
+from twostagegp.engines.exact.engine import ExactEngine, ExactPosterior
+from twostagegp.engines.exact.large import LargeProblem
+from twostagegp.engines.memory import exact_bytes
+from twostagegp.engines.problem import Problem
 from twostagegp.kernels import NamedKernel
-from twostagegp.rows import Rows
-from twostagegp.training import Problem, minimise
+from twostagegp.training.optimise import minimise
 
 __all__ = ["main", "measure_algebra", "measure_derivatives", "measure_fit", "report"]
 

@@ -41,7 +41,7 @@ from benchmarks._search_tables import KERNELS, report
 from benchmarks._store import JsonLines, Record, write_whole
 from benchmarks._timing import Timed, use_threads
 from twostagegp import datasets, search_kernel
-from twostagegp.inputs import Prepared, prepare
+from twostagegp.data.scaling import Prepared, prepare
 from twostagegp.kernels import make_kernel
 from twostagegp.search.kernel_search import KernelSearch
 

@@ -47,7 +47,11 @@ CORES = {
         Core("local_gp", ("local_gp",), f"{_SOLVES} or error or local_predict", longest=4.0),
         Core("stack", ("stack",)),
         Core("crossfit", ("crossfit",)),
-        Core("calibration", ("calibration",), "TestParts or TestRecord or twostagegp.calibration"),
+        Core(
+            "calibration",
+            ("calibration",),
+            "TestParts or TestRecord",
+        ),
         Core(
             "shape",
             ("shape",),
@@ -56,7 +60,7 @@ CORES = {
         Core(
             "conformal",
             ("conformal",),
-            "TestDefinition or TestEstimator or Small or Sees or twostagegp.conformal",
+            "TestDefinition or TestEstimator or Small or Sees or twostagegp.estimators.cv_plus",
         ),
         Core("sampling", ("sampling",)),
         Core("metrics", ("metrics",)),
@@ -65,7 +69,11 @@ CORES = {
     )
 }
 #: What most tests import.
-_USED = ("twostagegp.regressor", "twostagegp.neighbor_stages", "twostagegp.search.stages")
+_USED = (
+    "twostagegp.estimators.regressor",
+    "twostagegp.pipeline.mean.neighbor_build",
+    "twostagegp.search.stages",
+)
 #: Outcomes that leave a fault unnoticed.
 UNNOTICED = ("survived", "unreached")
 

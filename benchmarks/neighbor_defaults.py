@@ -56,10 +56,12 @@ from benchmarks.peers.base import Array
 from benchmarks.peers.ours import Ours
 from benchmarks.peers.run import measure as fit_and_score
 from benchmarks.uci_large import Limits, Task, measure_alone
-from twostagegp import TwoStageGPRegressor, neighbor_stages, neighbor_training
+from twostagegp import TwoStageGPRegressor
 from twostagegp.datasets import RegressionData
-from twostagegp.neighbor_stages import boosted_trees
-from twostagegp.neighbor_training import Schedule
+from twostagegp.pipeline.mean import neighbor_build as neighbor_stages
+from twostagegp.pipeline.mean.neighbor_build import boosted_trees
+from twostagegp.training import neighbor_schedule as neighbor_training
+from twostagegp.training.neighbor_schedule import Schedule
 
 __all__ = ["VARIANTS", "OfRows", "inner_rows", "main", "measure", "report"]
 

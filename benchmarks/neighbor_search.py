@@ -40,7 +40,7 @@ from benchmarks._models import code_version
 from benchmarks._store import JsonLines, Record, write_whole
 from benchmarks._tables import MISSING, figure, markdown_table
 from benchmarks._timing import Timed, use_threads
-from twostagegp.neighbors import BruteIndex, TreeIndex
+from twostagegp.engines.neighbors.index import BruteIndex, TreeIndex
 
 __all__ = ["Cell", "main", "measure", "report", "table"]
 

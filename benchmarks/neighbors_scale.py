@@ -46,10 +46,11 @@ from benchmarks._timing import Timed, use_threads
 from benchmarks.neighbors_speed import prediction_parts
 from benchmarks.peers.run import peak_mib
 from benchmarks.uci_large import Limits, Task, measure_alone
-from twostagegp import GPNNRegressor, TwoStageGPRegressor, estimator, metrics
-from twostagegp.mean import NeighborMean
-from twostagegp.neighbors import TreeIndex
-from twostagegp.streaming import Make
+from twostagegp import GPNNRegressor, TwoStageGPRegressor, metrics
+from twostagegp.engines.neighbors.index import TreeIndex
+from twostagegp.estimators import base as estimator
+from twostagegp.pipeline.mean.models import NeighborMean
+from twostagegp.runtime.streaming import Make
 
 __all__ = ["draw", "function", "growth", "main", "measure", "measure_engine", "report"]
 

@@ -336,7 +336,7 @@ def prediction_parts(predict: Callable[[], Any], cuda: bool = False) -> dict[str
     The rest is what comes before and after, and in a stack with trees those.
     """
     from benchmarks._search_profile import Profile
-    from twostagegp.engines import neighbors
+    from twostagegp.engines.neighbors import engine as neighbors
 
     profile = Profile(cuda, {"search": 0.0, "solve": 0.0})
     near = profile.timed("search", neighbors.IndexStore.near)
@@ -417,11 +417,11 @@ def local_solves(
     import torch
 
     import twostagegp
-    from twostagegp import local_gp
-    from twostagegp.compiled import local
+    from twostagegp.data.rows import Rows
+    from twostagegp.engines.neighbors import local_gp
+    from twostagegp.engines.neighbors.compiled import local
+    from twostagegp.engines.neighbors.index import TreeIndex
     from twostagegp.kernels import NamedKernel
-    from twostagegp.neighbors import TreeIndex
-    from twostagegp.rows import Rows
 
     rng = np.random.default_rng(0)
     Z, Q = rng.normal(size=(n, d)), rng.normal(size=(points, d))
@@ -509,8 +509,8 @@ def _part_loop() -> Any:
     """The first parts of ``compiled.local.predict`` alone: one, two or all three of them."""
     from numba import njit
 
-    from twostagegp.compiled import local
-    from twostagegp.compiled.lanes import LANES, OPTIONS
+    from twostagegp.engines.neighbors.compiled import local
+    from twostagegp.engines.neighbors.compiled.lanes import LANES, OPTIONS
 
     gather, distances, covariances = local._gather, local._distances, local._covariances
 

@@ -19,7 +19,7 @@ import pandas as pd
 
 from benchmarks._fuzz_runner import memory_folder, run_program
 from benchmarks._reader_cases import ReaderCases
-from twostagegp.columns import TableEncoder
+from twostagegp.data.columns import TableEncoder
 
 __all__ = ["fitted_rules", "main"]
 

@@ -28,8 +28,8 @@ from benchmarks._store import JsonLines, Record, write_whole
 from benchmarks._tables import markdown_table
 from benchmarks._timing import use_threads
 from twostagegp import TwoStageGPRegressor
-from twostagegp.drift import LEVEL
 from twostagegp.errors import TwoStageGPWarning
+from twostagegp.estimators.drift import LEVEL
 
 __all__ = ["main"]
 

@@ -34,13 +34,13 @@ from benchmarks._store import JsonLines, Record, write_whole
 from benchmarks._tables import figure, markdown_table
 from benchmarks._timing import Timed, use_threads
 from twostagegp import ExactGPRegressor, GPNNRegressor, TwoStageGPRegressor
-from twostagegp.engines.exact import ExactPosterior
-from twostagegp.engines.neighbors import NeighborEngine
+from twostagegp.data.appending import grow
+from twostagegp.data.scaling import prepare
+from twostagegp.engines.exact.engine import ExactPosterior
+from twostagegp.engines.neighbors.engine import NeighborEngine
 from twostagegp.errors import TwoStageGPWarning
-from twostagegp.growth import grow
-from twostagegp.inputs import prepare
 from twostagegp.kernels import NamedKernel
-from twostagegp.mean import RidgeMean
+from twostagegp.pipeline.mean.models import RidgeMean
 
 __all__ = ["index_costs", "main", "update_costs"]
 

@@ -39,7 +39,7 @@ from benchmarks._timing import Timed
 from experiments._ablation_report import CALIBRATIONS, RESIDUALS, SETS, STAGES, picture, report
 from experiments._runner import Experiment
 from twostagegp import TwoStageGPRegressor, datasets
-from twostagegp.calibration import Calibration
+from twostagegp.pipeline.calibration.fit import Calibration
 
 __all__ = ["EXPERIMENT", "Task", "measure"]
 

@@ -59,10 +59,11 @@ from experiments._paper_pages import (
 )
 from experiments._runner import Experiment, svg
 from twostagegp import datasets
+from twostagegp.data.rows import Rows, merge_rows
+from twostagegp.engines.problem import Problem
 from twostagegp.kernels import NamedKernel
 from twostagegp.plotting import INK, LEGEND, TRUTH, tidy
-from twostagegp.rows import Rows, merge_rows
-from twostagegp.training import Fitted, Problem, improve, minimise
+from twostagegp.training.optimise import Fitted, improve, minimise
 
 __all__ = ["EXPERIMENT", "Task", "judge", "measure", "picture", "report", "surface_loss"]
 

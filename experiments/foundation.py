@@ -65,11 +65,11 @@ from experiments._foundation_report import picture, report
 from experiments._runner import measure_all
 from twostagegp import TwoStageGPClassifier
 from twostagegp.classification.certainty import leading_pvalues
-from twostagegp.classification_metrics import evaluate_classification, log_loss
+from twostagegp.data.scaling import resolve_device
 from twostagegp.datasets import FOLDER_VARIABLE, DatasetNotFoundError
 from twostagegp.errors import InputError
 from twostagegp.foundation import MCDropoutClassifier, TextEncoder
-from twostagegp.inputs import resolve_device
+from twostagegp.metrics.classification import evaluate_classification, log_loss
 
 __all__ = [
     "MODELS",

@@ -74,18 +74,18 @@ from benchmarks._models import code_version
 from benchmarks._store import JsonLines, Record, write_whole
 from experiments._recovery_report import picture, report
 from twostagegp import datasets
-from twostagegp.batch_training import BatchFit, curvature, minimise_batch
+from twostagegp.data.rows import Rows
+from twostagegp.data.sampling import draw_subsamples
+from twostagegp.data.scaling import Prepared, prepare, resolve_device
 from twostagegp.datasets import DatasetNotFoundError
+from twostagegp.engines.batched_problem import Block, Extras, ProblemBatch
 from twostagegp.errors import TwoStageGPError
-from twostagegp.inputs import Prepared, prepare, resolve_device
 from twostagegp.kernels import Kernel, NamedKernel
-from twostagegp.linalg import safe_cholesky
-from twostagegp.options import kernel_list
-from twostagegp.problem_batch import Block, Extras, ProblemBatch
-from twostagegp.rows import Rows
-from twostagegp.sampling import draw_subsamples
+from twostagegp.numerics.linalg import safe_cholesky
+from twostagegp.pipeline.options import kernel_list
 from twostagegp.search.paper_tests import error_ratio
 from twostagegp.search.repetitions import TRAIN_SHARE
+from twostagegp.training.batched import BatchFit, curvature, minimise_batch
 
 __all__ = ["FULL", "KERNELS", "QUICK", "Plan", "Table", "judge", "main", "measure", "repeat"]
 

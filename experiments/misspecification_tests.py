@@ -34,9 +34,9 @@ from benchmarks._models import code_version
 from benchmarks._store import JsonLines, write_whole
 from benchmarks._tables import markdown_table
 from twostagegp import check_misspecification
-from twostagegp.inputs import prepare
+from twostagegp.data.scaling import prepare
+from twostagegp.engines.batched_problem import Block, ProblemBatch
 from twostagegp.kernels import make_kernel
-from twostagegp.problem_batch import Block, ProblemBatch
 from twostagegp.search.bootstrap import adjusted_p_values, simulate_and_refit
 from twostagegp.search.evidence import CAUSES, evidence
 from twostagegp.search.misspecification import order_of_causes

@@ -41,7 +41,7 @@ from experiments._runner import Experiment, svg
 from experiments._small_sets import LARGE, Cells, add_options, fit_and_score, places, printed
 from twostagegp import ExactGPRegressor, TwoStageGPRegressor
 from twostagegp.plotting import INK, LEGEND, MODEL, MUTED, TRUTH
-from twostagegp.training import Training
+from twostagegp.training.schedule import Training
 
 __all__ = ["EXPERIMENT", "MODELS", "Task", "judge", "measure", "picture", "report"]
 

@@ -3,11 +3,12 @@
 import pytest
 from neighbor_fits import TREES, Witness, table
 
-from twostagegp import TwoStageGPRegressor, neighbor_stages
+from twostagegp import TwoStageGPRegressor
+from twostagegp.engines.neighbors.index import TreeIndex
 from twostagegp.kernels import WrappedKernel
-from twostagegp.neighbor_training import Schedule
-from twostagegp.neighbors import TreeIndex
+from twostagegp.pipeline.mean import neighbor_build as neighbor_stages
 from twostagegp.search import stages
+from twostagegp.training.neighbor_schedule import Schedule
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from twostagegp import TwoStageGPRegressor, neighbor_stages
-from twostagegp.rows import Rows
+from twostagegp import TwoStageGPRegressor
+from twostagegp.data.rows import Rows
+from twostagegp.pipeline.mean import neighbor_build as neighbor_stages
 
 NOISE = 0.2
 TREES = neighbor_stages.boosted_trees

@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from twostagegp import plotting
-from twostagegp.slices import Grid, Slice, make_grid
+from twostagegp.plotting.slices import Grid, Slice, make_grid
 
 FOLDER = Path(__file__).parent / "data" / "pictures"
 DPI, BLOCK = 50, 5

@@ -11,8 +11,18 @@ import torch
 from scipy.stats import multivariate_normal, norm
 from sklearn.datasets import load_diabetes
 
-from twostagegp import batch_training, objectives, problem_batch
-from twostagegp.batch_training import (
+from twostagegp.data.rows import Rows
+from twostagegp.engines import batched_problem as problem_batch
+from twostagegp.engines.batched_problem import Extras, ProblemBatch
+from twostagegp.engines.problem import Problem
+from twostagegp.errors import MemoryBudgetError, NotFittableError
+from twostagegp.kernels import KERNELS, NamedKernel, WrappedKernel
+from twostagegp.kernels.batched import kernel_batch
+from twostagegp.numerics import objectives
+from twostagegp.numerics.linalg import batch_cholesky, cholesky_solve, safe_cholesky
+from twostagegp.numerics.objectives import Factored
+from twostagegp.training import batched as batch_training
+from twostagegp.training.batched import (
     BatchFit,
     _bfgs_updates,
     _groups,
@@ -22,14 +32,7 @@ from twostagegp.batch_training import (
     minimise_batch,
     pilot_starts,
 )
-from twostagegp.errors import MemoryBudgetError, NotFittableError
-from twostagegp.kernel_batch import kernel_batch
-from twostagegp.kernels import KERNELS, NamedKernel, WrappedKernel
-from twostagegp.linalg import batch_cholesky, cholesky_solve, safe_cholesky
-from twostagegp.objectives import Factored
-from twostagegp.problem_batch import Extras, ProblemBatch
-from twostagegp.rows import Rows
-from twostagegp.training import Problem, _bfgs_update, minimise
+from twostagegp.training.optimise import _bfgs_update, minimise
 
 B, N, D = 5, 12, 3
 

@@ -7,7 +7,8 @@ import torch
 from benchmarks import _gpytorch_exact, kernel_search
 from benchmarks._search_tables import KERNELS, report
 from benchmarks.kernel_search import Plan, Standardised, nll_a_row
-from twostagegp import datasets, problem_batch
+from twostagegp import datasets
+from twostagegp.engines import batched_problem as problem_batch
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,7 @@ def test_parts_add_up_and_stopwatches_are_taken_out(record):
     assert all(seconds > 0 for seconds in facts["seconds"].values())
     # At least one evaluation and one scoring of every problem.
     assert facts["matrices"] >= 2 * len(KERNELS) * SMALL.repeats
-    assert problem_batch.kernel_batch.__module__ == "twostagegp.kernel_batch"
+    assert problem_batch.kernel_batch.__module__ == "twostagegp.kernels.batched"
     assert not hasattr(problem_batch._inverse, "__wrapped__")
 
 

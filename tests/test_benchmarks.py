@@ -13,7 +13,8 @@ from benchmarks._store import JsonLines, plain, write_whole
 from benchmarks._tables import MISSING, figure, markdown_table, mean_sd, mean_se, yes_no
 from benchmarks._uci_tables import REFERENCES, as_printed, report
 from benchmarks._variants import patched
-from twostagegp import datasets, mean_stage
+from twostagegp import datasets
+from twostagegp.pipeline.mean import build as mean_stage
 
 # --- store ---------------------------------------------------------------------------------------
 

@@ -11,17 +11,22 @@ from scipy import stats
 from sklearn.base import clone
 
 from twostagegp import TwoStageGPRegressor, TwoStageGPWarning
-from twostagegp.calibration import (
+from twostagegp.data.rows import merge_rows
+from twostagegp.pipeline.calibration.fit import (
     Calibration,
     _rank_quantile,
     calibrate_locally,
     calibrate_scale,
     scale_from_quantile,
 )
-from twostagegp.crossfit import assign_folds
-from twostagegp.local_scale import Combination, LocalScale, Situation, fit_local_scale
-from twostagegp.rows import merge_rows
-from twostagegp.shape import GAUSSIAN, Shape, choose_shape
+from twostagegp.pipeline.calibration.local_scale import (
+    Combination,
+    LocalScale,
+    Situation,
+    fit_local_scale,
+)
+from twostagegp.pipeline.calibration.shape import GAUSSIAN, Shape, choose_shape
+from twostagegp.pipeline.mean.crossfit import assign_folds
 
 LEVELS = np.arange(1, 200) / 200
 ENGINES = ("exact", "neighbors", "vecchia")

@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks import calibration_defaults as program
 from benchmarks._variants import DEFAULT
-from twostagegp import local_scale, shape
 from twostagegp.datasets import RegressionData
+from twostagegp.pipeline.calibration import local_scale, shape
 
 
 def made(n, splits=()):

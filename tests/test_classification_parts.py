@@ -17,7 +17,6 @@ from twostagegp.classification.calibration import (
 )
 from twostagegp.classification.dirichlet import Dirichlet, soft_labels
 from twostagegp.classification.latents import CONSTANT, LatentEngine, LatentRows
-from twostagegp.classification.linear_kernel import LinearKernel
 from twostagegp.classification.local import LocalRows
 from twostagegp.classification.mean import (
     ExactRidge,
@@ -42,9 +41,10 @@ from twostagegp.classification.variance import (
     train_latents,
 )
 from twostagegp.classification.views import make_views
+from twostagegp.engines.problem import Problem
 from twostagegp.errors import InputError
 from twostagegp.kernels import make_kernel
-from twostagegp.training import Problem
+from twostagegp.kernels.linear import LinearKernel
 
 CPU, F64 = torch.device("cpu"), torch.float64
 CASES = pytest.mark.parametrize("case", ["plain", "weights", "groups", "groups and weights"])

@@ -28,10 +28,10 @@ from twostagegp.classification.probability import sampled_softmax
 from twostagegp.classification.refits import REFIT_FOLDS
 from twostagegp.classification.table import make_table
 from twostagegp.classification.variance import ExactLatents, refit_latents, train_latents
-from twostagegp.classifier import EXACT_ROWS
-from twostagegp.crossfit import assign_folds
 from twostagegp.errors import InputError
+from twostagegp.estimators.classifier import EXACT_ROWS
 from twostagegp.kernels import make_kernel
+from twostagegp.pipeline.mean.crossfit import assign_folds
 
 #: A fit in a fraction of a second.
 QUICK = {"kernels": ("rbf",), "ard": False, "alpha_eps": 0.05, "random_state": 0}
@@ -294,7 +294,7 @@ def test_units_of_the_columns_do_not_matter(fitted):
 def test_predictions_in_chunks_are_the_same(fitted, monkeypatch):
     model, X, _ = fitted
     P, certain = model.predict_proba(X), model.predict_certainty(X)
-    monkeypatch.setattr("twostagegp.classifier._CHUNK_ROWS", 7)
+    monkeypatch.setattr("twostagegp.estimators.classifier._CHUNK_ROWS", 7)
     np.testing.assert_allclose(model.predict_proba(X), P, atol=1e-12)
     np.testing.assert_array_equal(model.predict_certainty(X), certain)
     assert model.sample_proba(X, 5, random_state=0).shape == (5, 90, 3)
@@ -521,7 +521,7 @@ def test_neighbours_are_taken_above_a_number_of_rows(monkeypatch):
 
 def test_wide_tables_stay_exact_for_longer(monkeypatch):
     monkeypatch.setitem(EXACT_ROWS, "cpu", 50)
-    monkeypatch.setattr("twostagegp.classifier.EXACT_ROWS_WIDE", 70)
+    monkeypatch.setattr("twostagegp.estimators.classifier.EXACT_ROWS_WIDE", 70)
     X, y, _ = blobs(80, 2)
     wide = np.hstack([X, np.random.default_rng(0).normal(size=(80, 40))])
     model = TwoStageGPClassifier(**RIDGE, device="cpu")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import classifier_scale as benchmark
-from twostagegp.classification_metrics import log_loss
+from twostagegp.metrics.classification import log_loss
 
 
 def test_labels_follow_the_probabilities():

@@ -187,7 +187,7 @@ def test_unexpected_errors_are_one_line_and_debug_shows_where(folder, tmp_path, 
     def broken(*_, **__):
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("twostagegp.files.model.load", broken)
+    monkeypatch.setattr("twostagegp.storage.model.load", broken)
     monkeypatch.setattr("twostagegp.cli.models.load", broken)
     arguments = ["predict", folder / "model", folder / "new.csv", "-o", tmp_path / "o.csv"]
     assert "unexpected ZeroDivisionError: oh. --debug shows" in fails(*arguments)

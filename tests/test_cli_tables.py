@@ -14,7 +14,7 @@ from twostagegp.cli.formats import GAPS
 from twostagegp.cli.sink import guard_formulas, open_sink, write_table
 from twostagegp.cli.source import open_source
 from twostagegp.cli.typed import conform, infer_dates
-from twostagegp.columns import TableEncoder
+from twostagegp.data.columns import TableEncoder
 from twostagegp.errors import InputError
 
 

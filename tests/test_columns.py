@@ -23,8 +23,8 @@ from twostagegp import (
     TwoStageGPRegressor,
     TwoStageGPWarning,
 )
-from twostagegp.columns import TableEncoder
-from twostagegp.columns.numbers import weighted_median
+from twostagegp.data.columns import TableEncoder
+from twostagegp.data.columns.numbers import weighted_median
 from twostagegp.errors import InputError
 
 

@@ -17,9 +17,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from twostagegp import CVPlusRegressor, ExactGPRegressor, TwoStageGPRegressor, conformal
-from twostagegp.conformal import guaranteed_level
+from twostagegp import CVPlusRegressor, ExactGPRegressor, TwoStageGPRegressor
 from twostagegp.errors import InputError, NumericalError, TwoStageGPWarning
+from twostagegp.estimators import cv_plus as conformal
+from twostagegp.estimators.cv_plus import guaranteed_level
 
 #: Follows every bit of noise.
 BAD = KNeighborsRegressor(1)

@@ -10,7 +10,7 @@ from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.model_selection import PredefinedSplit, cross_val_predict
 from sklearn.neighbors import KNeighborsRegressor
 
-from twostagegp.crossfit import RegressorMean, assign_folds
+from twostagegp.pipeline.mean.crossfit import RegressorMean, assign_folds
 
 
 @pytest.fixture

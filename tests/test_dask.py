@@ -20,14 +20,14 @@ from twostagegp import (
     TwoStageGPClassifier,
     TwoStageGPRegressor,
 )
+from twostagegp.data.rows import merge_rows
 from twostagegp.distributed import fitting
 from twostagegp.distributed.cluster import one_thread
 from twostagegp.distributed.found import Found, merge
 from twostagegp.distributed.shards import Shard, grouped
 from twostagegp.distributed.source import draw_sample, pieces
+from twostagegp.engines.neighbors.index import TreeIndex
 from twostagegp.errors import InputError, ModelFileError, TwoStageGPWarning
-from twostagegp.neighbors import TreeIndex
-from twostagegp.rows import merge_rows
 
 da = pytest.importorskip("dask.array")
 dd = pytest.importorskip("dask.dataframe")

@@ -11,9 +11,9 @@ import torch
 
 from benchmarks import dask_search
 from twostagegp import TwoStageGPRegressor, check_misspecification, search_kernel
+from twostagegp.data.rows import Rows
 from twostagegp.errors import ClusterError, InputError, NotFittableError
 from twostagegp.kernels import make_kernel
-from twostagegp.rows import Rows
 from twostagegp.search.repetitions import Repetitions, Settings
 
 dask = pytest.importorskip("dask")

@@ -9,7 +9,8 @@ from jinja2 import UndefinedError
 from matplotlib.figure import Figure
 from page_reader import PageReader
 
-from twostagegp import demo, plotting
+from twostagegp import plotting
+from twostagegp.cli import demo
 from twostagegp.errors import InputError
 from twostagegp.report import Picture, page, render_page, write_page
 

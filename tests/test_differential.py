@@ -12,14 +12,14 @@ from gpytorch import kernels as gk
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
-from twostagegp import objectives
 from twostagegp.classification.dirichlet import Dirichlet
 from twostagegp.classification.table import make_table
 from twostagegp.classification.variance import ExactLatents, TrainedKernel
-from twostagegp.engines.exact import ExactEngine
-from twostagegp.engines.neighbors import NeighborEngine
+from twostagegp.data.rows import Rows, merge_rows
+from twostagegp.engines.exact.engine import ExactEngine
+from twostagegp.engines.neighbors.engine import NeighborEngine
 from twostagegp.kernels import KERNELS, NamedKernel, WrappedKernel
-from twostagegp.rows import Rows, merge_rows
+from twostagegp.numerics import objectives
 
 SHORT, LONG = range(4), range(4, 60)
 random_draws = pytest.mark.parametrize(

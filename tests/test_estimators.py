@@ -19,12 +19,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from twostagegp import ExactGPRegressor, GPNNRegressor, TwoStageGPRegressor, distribution
-from twostagegp.engines.exact import ExactPosterior
+from twostagegp import ExactGPRegressor, GPNNRegressor, TwoStageGPRegressor
+from twostagegp.engines.exact.engine import ExactPosterior
 from twostagegp.errors import InputError, MemoryBudgetError
+from twostagegp.estimators import prediction as distribution
 from twostagegp.kernels import KERNELS
-from twostagegp.training import Training
-from twostagegp.twostage import TwoStageFit
+from twostagegp.pipeline.fit import TwoStageFit
+from twostagegp.training.schedule import Training
 
 SMALL = ("rbf", "laplacian")
 

@@ -7,10 +7,10 @@ import torch
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
-from twostagegp import memory
-from twostagegp.engines import foresight
-from twostagegp.engines.exact import ExactEngine, ExactPosterior
-from twostagegp.engines.foresight import (
+from twostagegp.data.rows import Rows, merge_rows
+from twostagegp.engines import memory as foresight
+from twostagegp.engines.exact.engine import ExactEngine, ExactPosterior
+from twostagegp.engines.memory import (
     check_dense_memory,
     covariance_bytes,
     dense_bytes,
@@ -19,8 +19,8 @@ from twostagegp.engines.foresight import (
 )
 from twostagegp.errors import MemoryBudgetError
 from twostagegp.kernels import KERNELS, NamedKernel
-from twostagegp.objectives import heldout
-from twostagegp.rows import Rows, merge_rows
+from twostagegp.numerics.objectives import heldout
+from twostagegp.runtime import memory
 
 NOISE, SCALE, LENGTHSCALES = 0.15, 1.4, [0.7, 1.6]
 PARAMETERS = np.log([*LENGTHSCALES, SCALE, NOISE])

@@ -38,13 +38,13 @@ from twostagegp import (
     TwoStageGPClassifier,
     TwoStageGPRegressor,
     TwoStageGPWarning,
-    neighbor_stages,
 )
 from twostagegp.errors import InputError, ModelFileError, TwoStageGPError
-from twostagegp.files import folder as folder_module
-from twostagegp.files.estimators import dump_estimator, load_estimator
-from twostagegp.files.folder import MANIFEST, read_files, read_manifest, write_folder
+from twostagegp.pipeline.mean import neighbor_build as neighbor_stages
 from twostagegp.search import stages
+from twostagegp.storage import folder as folder_module
+from twostagegp.storage.estimators import dump_estimator, load_estimator
+from twostagegp.storage.folder import MANIFEST, read_files, read_manifest, write_folder
 
 DATA = Path(__file__).parent / "data"
 N, D = 60, 3
@@ -348,7 +348,7 @@ def test_what_a_file_does_not_hold_is_said(models, tmp_path):
     with pytest.raises(ModelFileError, match="remark is no attribute"):
         model.save(tmp_path / "model")
     del model.remark
-    from twostagegp.svgp_stages import SparseVariance
+    from twostagegp.pipeline.svgp import SparseVariance
 
     model._fits[0].variance = SparseVariance.__new__(SparseVariance)
     with pytest.raises(ModelFileError, match="svgp"):

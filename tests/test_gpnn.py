@@ -12,13 +12,13 @@ from neighbor_fits import NOISE, table
 from sklearn.base import clone
 
 from twostagegp import ExactGPRegressor, GPNNRegressor, Training, TwoStageGPWarning
-from twostagegp.engines.exact import ExactEngine
-from twostagegp.engines.neighbors import NeighborEngine
+from twostagegp.data.rows import Rows
+from twostagegp.engines.exact.engine import ExactEngine
+from twostagegp.engines.neighbors.engine import NeighborEngine
+from twostagegp.engines.problem import Problem
 from twostagegp.errors import InputError
-from twostagegp.gpnn import BlocksProblem, Whitening
+from twostagegp.estimators.gpnn import BlocksProblem, Whitening
 from twostagegp.kernels import NamedKernel
-from twostagegp.rows import Rows
-from twostagegp.training import Problem
 
 
 def gpnn(**options):

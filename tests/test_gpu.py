@@ -9,19 +9,19 @@ from twostagegp import (
     TwoStageGPClassifier,
     TwoStageGPRegressor,
     check_misspecification,
-    estimator,
     load,
     search_kernel,
 )
-from twostagegp.batch_training import fit_batch
-from twostagegp.engines import foresight
-from twostagegp.engines.exact import ExactEngine
-from twostagegp.engines.neighbors import NeighborEngine
+from twostagegp.data.rows import Rows
+from twostagegp.engines import memory as foresight
+from twostagegp.engines.batched_problem import Extras, ProblemBatch
+from twostagegp.engines.exact.engine import ExactEngine
+from twostagegp.engines.neighbors.engine import NeighborEngine
+from twostagegp.engines.neighbors.index import BoxIndex, BruteIndex, TreeIndex
+from twostagegp.estimators import base as estimator
 from twostagegp.foundation import MCDropoutClassifier, TextEncoder
 from twostagegp.kernels import KERNELS, NamedKernel, WrappedKernel
-from twostagegp.neighbors import BoxIndex, BruteIndex, TreeIndex
-from twostagegp.problem_batch import Extras, ProblemBatch
-from twostagegp.rows import Rows
+from twostagegp.training.batched import fit_batch
 
 pytestmark = [
     pytest.mark.gpu,

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from twostagegp.gpytorch_kernels import LaplacianKernel
-from twostagegp.kernel_batch import kernel_batch, take
-from twostagegp.kernels import KERNELS, Columns, NamedKernel, WrappedKernel, make_kernel
+from twostagegp.data.kept_columns import Columns
+from twostagegp.kernels import KERNELS, NamedKernel, WrappedKernel, make_kernel
+from twostagegp.kernels.batched import kernel_batch, take
+from twostagegp.kernels.gpytorch import LaplacianKernel
 
 B, N, D = 5, 6, 3
 

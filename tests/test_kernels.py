@@ -8,18 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 
-from twostagegp import kernels as kernels_module
+from twostagegp.data.kept_columns import Columns
 from twostagegp.errors import InputError
-from twostagegp.gpytorch_kernels import LaplacianKernel
 from twostagegp.kernels import (
     KERNELS,
-    Columns,
     NamedKernel,
     WrappedKernel,
     inverse_lengthscale_shares,
     is_flexible,
     make_kernel,
+    stationary,
+    wrapped,
 )
+from twostagegp.kernels.gpytorch import LaplacianKernel
 
 D = 3
 
@@ -209,7 +210,7 @@ def test_both_ways_to_a_distance_give_the_same_gradient(name, ard, monkeypatch):
     kernel = NamedKernel(name, 70, ard)
     theta, X, W = some_theta(kernel), inputs(6, 70), symmetric(6)
     by_product = kernel.gradient(X, theta, *kernel.evaluate(X, theta), W)
-    monkeypatch.setattr(kernels_module, "_DIRECT_COLUMNS", 70)
+    monkeypatch.setattr(stationary, "_DIRECT_COLUMNS", 70)
     by_differences = kernel.gradient(X, theta, *kernel.evaluate(X, theta), W)
     np.testing.assert_allclose(by_product, by_differences, rtol=1e-6, atol=1e-6)
 
@@ -219,7 +220,7 @@ def test_laplacian_gradient_does_not_depend_on_the_panels(monkeypatch):
     theta, X, W = some_theta(kernel), inputs(9), symmetric(9)
     K, saved = kernel.evaluate(X, theta)
     whole = kernel.gradient(X, theta, K, saved, W)
-    monkeypatch.setattr(kernels_module, "_PANEL_ENTRIES", 20)  # two rows a panel
+    monkeypatch.setattr(stationary, "_PANEL_ENTRIES", 20)  # two rows a panel
     np.testing.assert_allclose(kernel.gradient(X, theta, K, saved, W), whole, rtol=1e-12)
 
 
@@ -301,7 +302,7 @@ def test_distances_summed_up_by_columns(p, batch):
     X, Z = (torch.as_tensor(rng.normal(size=(*batch, n, D))) for n in (6, 4))
     expected = torch.cdist(X, Z, p=p)
     before = X.clone(), Z.clone()
-    torch.testing.assert_close(kernels_module._by_columns(X, Z, p), expected)
+    torch.testing.assert_close(stationary._by_columns(X, Z, p), expected)
     assert torch.equal(X, before[0])
     assert torch.equal(Z, before[1])
 
@@ -614,7 +615,7 @@ def test_the_graph_of_a_gpytorch_kernel_is_held_a_strip_at_a_time(equal, monkeyp
         return K, slope, kernel.cross(X, Z, theta), kernel.cross_gradient(X, Z, theta, V)
 
     expected = results()
-    monkeypatch.setattr(kernels_module, "_GRAPH_ENTRIES", {"cpu": 60})
+    monkeypatch.setattr(wrapped, "_GRAPH_ENTRIES", {"cpu": 60})
     module_calls.clear()
     found = results()
     assert max(rows for rows, _ in module_calls) <= 8  # beside at least 7

@@ -6,15 +6,18 @@ import pytest
 import torch
 
 from twostagegp import ExactGPRegressor, Training, TwoStageGPRegressor, load
-from twostagegp.engines import blocked, choice, foresight
-from twostagegp.engines.blocked import BlockedFactor, blocked_bytes
-from twostagegp.engines.exact import ExactEngine, ExactPosterior
-from twostagegp.engines.large import BlockedInverse, LargeProblem
-from twostagegp.engines.panels import CovariancePanels
+from twostagegp.data.rows import Rows
+from twostagegp.engines import choice
+from twostagegp.engines import memory as foresight
+from twostagegp.engines.exact import blocked
+from twostagegp.engines.exact.blocked import BlockedFactor, blocked_bytes
+from twostagegp.engines.exact.engine import ExactEngine, ExactPosterior
+from twostagegp.engines.exact.large import BlockedInverse, LargeProblem
+from twostagegp.engines.exact.panels import CovariancePanels
+from twostagegp.engines.problem import Problem
 from twostagegp.errors import MemoryBudgetError, NumericalError
 from twostagegp.kernels import KERNELS, NamedKernel, WrappedKernel
-from twostagegp.rows import Rows
-from twostagegp.training import Problem, minimise
+from twostagegp.training.optimise import minimise
 
 N, D = 150, 3
 
@@ -24,7 +27,7 @@ def in_blocks(monkeypatch):
     """Blocks of 32 rows, for everything above 60 rows."""
     monkeypatch.setattr(foresight, "LARGE_ROWS", 60)
     monkeypatch.setattr(blocked, "block_size", lambda n, device: 32)
-    monkeypatch.setattr("twostagegp.engines.panels.block_size", lambda n, device: 32)
+    monkeypatch.setattr("twostagegp.engines.exact.panels.block_size", lambda n, device: 32)
 
 
 def make_rows(merged=False, groups=False, n=N, seed=0):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from twostagegp.errors import NumericalError
-from twostagegp.linalg import (
+from twostagegp.numerics.linalg import (
     JITTERS,
     batch_cholesky,
     batch_solve,

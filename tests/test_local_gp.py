@@ -9,12 +9,12 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal, norm
 
-from twostagegp import local_gp
-from twostagegp.compiled import lanes, local
+from twostagegp.data.rows import Rows
+from twostagegp.engines.neighbors import local_gp
+from twostagegp.engines.neighbors.compiled import lanes, local
+from twostagegp.engines.neighbors.local_gp import is_compiled, local_density, local_predict
 from twostagegp.errors import NumericalError
 from twostagegp.kernels import NamedKernel, make_kernel
-from twostagegp.local_gp import is_compiled, local_density, local_predict
-from twostagegp.rows import Rows
 
 D = 5
 NOISE = 0.2

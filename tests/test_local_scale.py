@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from twostagegp import local_scale
-from twostagegp.crossfit import assign_folds
-from twostagegp.local_scale import (
+from twostagegp.pipeline.calibration import local_scale
+from twostagegp.pipeline.calibration.local_scale import (
     FEWEST_ROWS,
     LARGEST_WEIGHT,
     Cases,
@@ -18,6 +17,7 @@ from twostagegp.local_scale import (
     fit_local_scale,
     log_squares,
 )
+from twostagegp.pipeline.mean.crossfit import assign_folds
 
 
 def situation(X, seed=0):

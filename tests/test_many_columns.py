@@ -8,7 +8,7 @@ import torch
 
 from benchmarks import many_columns
 from twostagegp import TwoStageGPRegressor
-from twostagegp.progress import ONE_THREAD_ROWS, threads_of_fit
+from twostagegp.runtime.threads import ONE_THREAD_ROWS, threads_of_fit
 
 
 @pytest.mark.slow

@@ -13,10 +13,10 @@ from scipy.spatial.distance import cdist
 from scipy.stats import kurtosis, norm
 
 from twostagegp import check_misspecification
+from twostagegp.data.rows import Rows
+from twostagegp.engines.batched_problem import Extras, ProblemBatch
 from twostagegp.errors import InputError, NotFittableError, TwoStageGPError
 from twostagegp.kernels import NamedKernel, make_kernel
-from twostagegp.problem_batch import Extras, ProblemBatch
-from twostagegp.rows import Rows
 from twostagegp.search import evidence as evidence_module
 from twostagegp.search import repetitions as repetitions_module
 from twostagegp.search.bootstrap import _draw, adjusted_p_values, simulate_and_refit

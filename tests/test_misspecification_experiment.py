@@ -11,9 +11,9 @@ from scipy.stats import binom, norm
 
 from experiments import misspecification_tests as experiment
 from twostagegp import check_misspecification
-from twostagegp.inputs import prepare
+from twostagegp.data.scaling import prepare
+from twostagegp.engines.batched_problem import ProblemBatch
 from twostagegp.kernels import NamedKernel
-from twostagegp.problem_batch import ProblemBatch
 from twostagegp.search.evidence import CAUSES
 from twostagegp.search.misspecification import order_of_causes
 
@@ -190,7 +190,7 @@ def test_the_bootstrap_is_that_of_check_misspecification_in_kind():
 
 def fitted_noise(cell, X, y):
     """Noise standard deviation of the experiment's problem, in units of y."""
-    from twostagegp.batch_training import fit_batch
+    from twostagegp.training.batched import fit_batch
 
     data = prepare(X, y, ["x0"], device=torch.device("cpu"), dtype=torch.float64)
     problem = ProblemBatch.of(

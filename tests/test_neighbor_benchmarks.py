@@ -17,9 +17,10 @@ from benchmarks._variants import patched
 from benchmarks.neighbor_search import Cell
 from benchmarks.neighbors_speed import CONTESTANTS, LOCAL, Contestant, Split, solve_flops
 from benchmarks.peers.base import Fitted, Prediction
-from twostagegp import TwoStageGPRegressor, datasets, neighbor_stages
-from twostagegp.compiled import lanes
-from twostagegp.engines import neighbors as engine
+from twostagegp import TwoStageGPRegressor, datasets
+from twostagegp.engines.neighbors import engine
+from twostagegp.engines.neighbors.compiled import lanes
+from twostagegp.pipeline.mean import neighbor_build as neighbor_stages
 
 
 def split_of(n=160, test=40):

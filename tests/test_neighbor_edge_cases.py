@@ -9,10 +9,11 @@ from neighbor_fits import NOISE, is_sane, neighbors, ridge, table, truth
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import LinearRegression
 
-from twostagegp import TwoStageGPRegressor, TwoStageGPWarning, neighbor_stages
-from twostagegp.engines.neighbors import NeighborPosterior
+from twostagegp import TwoStageGPRegressor, TwoStageGPWarning
+from twostagegp.engines.neighbors.engine import NeighborPosterior
 from twostagegp.errors import NotFittableError, NumericalError
-from twostagegp.mean import NeighborMean
+from twostagegp.pipeline.mean import neighbor_build as neighbor_stages
+from twostagegp.pipeline.mean.models import NeighborMean
 
 pytestmark = pytest.mark.usefixtures("short_trees")
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 from neighbor_fits import make_rows
 
-from twostagegp.engines import neighbors
-from twostagegp.engines.exact import ExactEngine
-from twostagegp.engines.neighbors import IndexStore, Metric, NeighborEngine
+from twostagegp.data.rows import Rows
+from twostagegp.engines.exact.engine import ExactEngine
+from twostagegp.engines.neighbors import engine as neighbors
+from twostagegp.engines.neighbors.engine import IndexStore, Metric, NeighborEngine
+from twostagegp.engines.neighbors.index import TreeIndex
+from twostagegp.engines.neighbors.local_gp import local_density
 from twostagegp.errors import MemoryBudgetError
 from twostagegp.kernels import NamedKernel, WrappedKernel, make_kernel
-from twostagegp.local_gp import local_density
-from twostagegp.neighbors import TreeIndex
-from twostagegp.rows import Rows
 
 N = 40
 NOISE, SCALE, LENGTHSCALES = 0.15, 1.4, [0.7, 1.6]

@@ -9,8 +9,8 @@ from neighbor_fits import NOISE, neighbors, ridge, rms, same, table
 from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from twostagegp import estimator
-from twostagegp.engines.exact import ExactEngine
+from twostagegp.engines.exact.engine import ExactEngine
+from twostagegp.estimators import base as estimator
 
 pytestmark = pytest.mark.usefixtures("short_trees")
 

@@ -5,9 +5,10 @@ import pytest
 import torch
 from neighbor_fits import make_rows, neighbors, ridge, rms, same, table
 
-from twostagegp.engines import choice, foresight
-from twostagegp.engines.exact import ExactEngine
-from twostagegp.engines.neighbors import NeighborEngine
+from twostagegp.engines import choice
+from twostagegp.engines import memory as foresight
+from twostagegp.engines.exact.engine import ExactEngine
+from twostagegp.engines.neighbors.engine import NeighborEngine
 from twostagegp.kernels import NamedKernel
 
 pytestmark = pytest.mark.usefixtures("short_trees")

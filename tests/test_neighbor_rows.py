@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from neighbor_fits import Witness
 from sklearn.linear_model import LinearRegression
 
-from twostagegp.crossfit import RegressorMean
-from twostagegp.mean import PENALTY_SHIFTS, best_shift
-from twostagegp.rows import lexicographic, merge_rows
+from twostagegp.data.rows import lexicographic, merge_rows
+from twostagegp.pipeline.mean.crossfit import RegressorMean
+from twostagegp.pipeline.mean.models import PENALTY_SHIFTS, best_shift
 
 
 @settings(deadline=None, max_examples=30)

@@ -5,10 +5,12 @@ import pytest
 from neighbor_fits import NOISE, TREES, Witness, is_sane, neighbors, ridge, rms, table, truth
 from threadpoolctl import threadpool_info
 
-from twostagegp import TwoStageGPRegressor, estimator, neighbor_stages
-from twostagegp.engines.neighbors import NeighborEngine
-from twostagegp.mean import ConstantMean, NeighborMean
-from twostagegp.neighbor_stages import Sample
+from twostagegp import TwoStageGPRegressor
+from twostagegp.engines.neighbors.engine import NeighborEngine
+from twostagegp.estimators import base as estimator
+from twostagegp.pipeline.mean import neighbor_build as neighbor_stages
+from twostagegp.pipeline.mean.models import ConstantMean, NeighborMean
+from twostagegp.pipeline.mean.neighbor_build import Sample
 
 pytestmark = pytest.mark.usefixtures("short_trees")
 

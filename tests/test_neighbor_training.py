@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from twostagegp.candidates import Candidate
-from twostagegp.engines.neighbors import Metric, NeighborEngine
+from twostagegp.data.rows import Rows
+from twostagegp.engines.neighbors.engine import Metric, NeighborEngine
 from twostagegp.kernels import make_kernel
-from twostagegp.neighbor_training import train_rounds
-from twostagegp.rows import Rows
+from twostagegp.training.ladder import Candidate
+from twostagegp.training.neighbor_schedule import train_rounds
 
 D = 3
 

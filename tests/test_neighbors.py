@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twostagegp import neighbors
-from twostagegp.compiled.threads import by_slices
+from twostagegp.engines.neighbors import index as neighbors
+from twostagegp.engines.neighbors.compiled.threads import by_slices
+from twostagegp.engines.neighbors.index import BruteIndex, TreeIndex, neighbor_index, recall
 from twostagegp.errors import InputError
-from twostagegp.neighbors import BruteIndex, TreeIndex, neighbor_index, recall
 
 each_metric = pytest.mark.parametrize("manhattan", [False, True], ids=["L2", "L1"])
 

@@ -8,11 +8,11 @@ from scipy.stats import multivariate_normal, norm
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
-from twostagegp import objectives
-from twostagegp.engines.exact import ExactPosterior
+from twostagegp.data.rows import Rows, merge_rows
+from twostagegp.engines.exact.engine import ExactPosterior
+from twostagegp.engines.problem import Problem
 from twostagegp.kernels import KERNELS, NamedKernel, WrappedKernel
-from twostagegp.rows import Rows, merge_rows
-from twostagegp.training import Problem
+from twostagegp.numerics import objectives
 
 NOISE = 0.3
 KERNEL = NamedKernel("matern52", 2, ard=True)

@@ -14,7 +14,7 @@ from reference_pictures import FOLDER, PICTURES, coarse, pixels
 from twostagegp import ExactGPRegressor, TwoStageGPClassifier, plotting
 from twostagegp.errors import InputError
 from twostagegp.plotting.classes import confidence_bins
-from twostagegp.slices import Answers, make_grid, make_slices, training_frame
+from twostagegp.plotting.slices import Answers, make_grid, make_slices, training_frame
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,8 @@ from twostagegp import (
     metrics,
 )
 from twostagegp.errors import InputError
+from twostagegp.pipeline.calibration.shape import GAUSSIAN
+from twostagegp.plotting.slices import Answers, make_slices, shuffle_effects
 from twostagegp.report import write_report
 from twostagegp.report.advice import regression_advice
 from twostagegp.report.facts import Predicted, predict_rows, read_rows, thin
@@ -27,8 +29,6 @@ from twostagegp.report.page import render_page, template_text
 from twostagegp.report.scatter import scatter
 from twostagegp.report.words import coverage_words
 from twostagegp.report.write import report_context
-from twostagegp.shape import GAUSSIAN
-from twostagegp.slices import Answers, make_slices, shuffle_effects
 
 EVIL = "<script>alert('column')</script>"
 LEVEL = "<img src=x onerror=alert(1)>"

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twostagegp.rows import Rows, lexicographic, merge_rows
+from twostagegp.data.rows import Rows, lexicographic, merge_rows
 
 MERGED = ("X", "t", "c", "q", "extra", "groups")
 

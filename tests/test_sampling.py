@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twostagegp import sampling
+from twostagegp.data import sampling
+from twostagegp.data.sampling import draw_subsamples, farthest_point_sampling, random_spread
 from twostagegp.errors import InputError
-from twostagegp.sampling import draw_subsamples, farthest_point_sampling, random_spread
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

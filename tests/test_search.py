@@ -13,14 +13,16 @@ import torch
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from twostagegp import objectives, search_kernel
+from twostagegp import search_kernel
+from twostagegp.data.scaling import prepare
+from twostagegp.engines.problem import Problem
 from twostagegp.errors import InputError, NotFittableError
-from twostagegp.inputs import prepare
-from twostagegp.objectives import Factored
+from twostagegp.numerics import objectives
+from twostagegp.numerics.objectives import Factored
 from twostagegp.plotting import MODEL, TRUTH
 from twostagegp.search.early import looks, probability_of_change
 from twostagegp.search.repetitions import Repetitions
-from twostagegp.training import Problem, minimise
+from twostagegp.training.optimise import minimise
 
 COLUMNS = ["score", "spread", "p_hat", "heldout", "noise", "repeats", "seconds", "failure"]
 

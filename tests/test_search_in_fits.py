@@ -7,10 +7,10 @@ import torch
 from sklearn.base import clone
 
 from twostagegp import ExactGPRegressor, TwoStageGPRegressor
-from twostagegp import variance as variance_module
+from twostagegp.data.rows import Rows
 from twostagegp.errors import InputError
 from twostagegp.kernels import make_kernel
-from twostagegp.rows import Rows
+from twostagegp.pipeline import variance as variance_module
 from twostagegp.search import stages
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from twostagegp import check_misspecification, search_kernel
-from twostagegp.columns import TableEncoder
+from twostagegp.data.columns import TableEncoder
 from twostagegp.errors import InputError
 
 

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from twostagegp import shape as shape_module
-from twostagegp.crossfit import assign_folds
-from twostagegp.shape import (
+from twostagegp.pipeline.calibration import shape as shape_module
+from twostagegp.pipeline.calibration.shape import (
     DEGREES,
     GAUSSIAN,
     MAKERS,
@@ -21,6 +20,7 @@ from twostagegp.shape import (
     gaussian_shape,
     student_shape,
 )
+from twostagegp.pipeline.mean.crossfit import assign_folds
 
 EXTREME = np.array([1e-9, 1e-7, 1e-5, 1e-3, 0.01, 0.1, 0.3, 0.49999])
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from twostagegp.stack import RIDGE, crossfitted_residuals, simplex_weights
+from twostagegp.pipeline.mean.stack import RIDGE, crossfitted_residuals, simplex_weights
 
 
 def residuals(seed, n=60, C=4):

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from twostagegp.candidates import Candidate
-from twostagegp.engines.exact import ExactEngine
+from twostagegp.data.rows import Rows, merge_rows
+from twostagegp.engines.exact.engine import ExactEngine
 from twostagegp.engines.svgp import SparseGP
 from twostagegp.errors import NotFittableError
 from twostagegp.kernels import NamedKernel
-from twostagegp.neighbor_stages import Sample
-from twostagegp.rows import Rows, merge_rows
-from twostagegp.svgp_stages import fit_sparse_variance
+from twostagegp.pipeline.mean.neighbor_build import Sample
+from twostagegp.pipeline.svgp import fit_sparse_variance
+from twostagegp.training.ladder import Candidate
 
 KERNEL = NamedKernel("matern52", 2)
 PARAMETERS = np.append(KERNEL.start(), np.log(0.05))

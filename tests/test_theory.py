@@ -35,8 +35,8 @@ from experiments._theory_model import (
 )
 from experiments._theory_report import SECTIONS, picture, report
 from experiments._theory_verdicts import ITEMS, Check, Slope, item_checks, of, slope, verdict
+from twostagegp.engines.batched_problem import ProblemBatch
 from twostagegp.kernels import NamedKernel
-from twostagegp.problem_batch import ProblemBatch
 from twostagegp.search.paper_tests import bound_beta, error_ratio
 
 KERNELS = ("rbf", "matern12", "matern32", "matern52")

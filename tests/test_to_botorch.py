@@ -7,7 +7,13 @@ import torch
 from twostagegp import ExactGPRegressor, TwoStageGPRegressor
 from twostagegp.errors import InputError
 from twostagegp.interop.scale import ScaleModule
-from twostagegp.local_scale import Cases, Combination, LocalScale, Situation, _members
+from twostagegp.pipeline.calibration.local_scale import (
+    Cases,
+    Combination,
+    LocalScale,
+    Situation,
+    _members,
+)
 
 pytest.importorskip("botorch")
 

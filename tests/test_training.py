@@ -11,14 +11,13 @@ import pytest
 import torch
 from sklearn.base import BaseEstimator, clone
 
-from twostagegp.engines.exact import ExactPosterior
+from twostagegp.data.rows import Rows
+from twostagegp.engines.exact.engine import ExactPosterior
+from twostagegp.engines.problem import Problem
 from twostagegp.errors import InputError, NumericalError
 from twostagegp.kernels import NamedKernel, WrappedKernel
-from twostagegp.objectives import heldout_variance, loo_density, nll
-from twostagegp.rows import Rows
-from twostagegp.training import (
-    Problem,
-    Training,
+from twostagegp.numerics.objectives import heldout_variance, loo_density, nll
+from twostagegp.training.optimise import (
     _bfgs_update,
     _cosine,
     _SoftplusSpace,
@@ -26,6 +25,7 @@ from twostagegp.training import (
     improve,
     minimise,
 )
+from twostagegp.training.schedule import Training
 
 
 def sine_rows(n=40, noise=0.2, seed=0):

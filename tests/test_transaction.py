@@ -7,10 +7,10 @@ from twostagegp import (
     ExactGPRegressor,
     TwoStageGPClassifier,
     TwoStageGPRegressor,
-    baselines,
-    classifier,
 )
 from twostagegp.errors import InputError, MemoryBudgetError
+from twostagegp.estimators import classifier
+from twostagegp.estimators import exact_gp as baselines
 
 X = np.linspace(-2.0, 2.0, 24)[:, None]
 y = np.sin(2.0 * X[:, 0])

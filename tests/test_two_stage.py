@@ -7,10 +7,10 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.neighbors import KNeighborsRegressor
 
 from twostagegp import ExactGPRegressor, Training, TwoStageGPRegressor, TwoStageGPWarning
-from twostagegp.candidates import Candidate
 from twostagegp.kernels import make_kernel
-from twostagegp.mean import rank_by_loo_error, rank_by_unseen_error
-from twostagegp.mean_stage import _of_both_forms
+from twostagegp.pipeline.mean.build import _of_both_forms
+from twostagegp.pipeline.mean.models import rank_by_loo_error, rank_by_unseen_error
+from twostagegp.training.ladder import Candidate
 
 FEW = {"kernels": ("rbf", "matern32"), "random_state": 0}
 
@@ -60,8 +60,8 @@ def test_candidates_of_grouped_rows_are_ranked_by_whole_groups(monkeypatch):
         asked.append(engine.rows.groups is not None)
         return rank_by_loo_error(engine, candidates)
 
-    monkeypatch.setattr("twostagegp.mean.rank_by_loo_error", recorded)
-    assert rank_by_unseen_error.__module__ == "twostagegp.mean"
+    monkeypatch.setattr("twostagegp.pipeline.mean.models.rank_by_loo_error", recorded)
+    assert rank_by_unseen_error.__module__ == "twostagegp.pipeline.mean.models"
     TwoStageGPRegressor(mean="search", variance="rbf", **FEW).fit(X, y, groups=groups)
     assert asked
     assert all(asked)
@@ -125,8 +125,8 @@ def test_the_penalty_grid_is_listed_with_its_scores():
 def test_the_report_counts_every_factorisation_of_all_rows(monkeypatch):
     X, y = wave(n=80)
     counted = [0]
-    import twostagegp.engines.exact as exact
-    import twostagegp.training as training
+    import twostagegp.engines.exact.engine as exact
+    import twostagegp.training.optimise as training
 
     original = exact.safe_cholesky
 
@@ -150,8 +150,8 @@ def test_the_warm_start_says_what_it_saved():
 
 
 def test_one_kernel_that_fails_does_not_end_the_fit(monkeypatch):
-    from twostagegp import mean_stage
     from twostagegp.errors import NumericalError
+    from twostagegp.pipeline.mean import build as mean_stage
 
     original = mean_stage.tune_penalty
 

@@ -21,12 +21,14 @@ from twostagegp import (
     GPNNRegressor,
     TwoStageGPClassifier,
     TwoStageGPRegressor,
-    drift,
     load,
 )
-from twostagegp.engines import foresight
-from twostagegp.engines.exact import ExactPosterior
-from twostagegp.engines.neighbors import NeighborEngine
+from twostagegp.data.appending import grow
+from twostagegp.data.rows import merge_rows
+from twostagegp.data.scaling import prepare
+from twostagegp.engines import memory as foresight
+from twostagegp.engines.exact.engine import ExactPosterior
+from twostagegp.engines.neighbors.engine import NeighborEngine
 from twostagegp.errors import (
     InputError,
     MemoryBudgetError,
@@ -34,13 +36,11 @@ from twostagegp.errors import (
     TwoStageGPError,
     TwoStageGPWarning,
 )
-from twostagegp.growth import grow
-from twostagegp.inputs import prepare
+from twostagegp.estimators import drift
 from twostagegp.kernels import NamedKernel
-from twostagegp.linalg import extended_cholesky
-from twostagegp.local_scale import Situation
-from twostagegp.mean import ConstantMean, RidgeMean
-from twostagegp.rows import merge_rows
+from twostagegp.numerics.linalg import extended_cholesky
+from twostagegp.pipeline.calibration.local_scale import Situation
+from twostagegp.pipeline.mean.models import ConstantMean, RidgeMean
 
 RNG = np.random.default_rng(5)
 N, M = 48, 14
@@ -512,7 +512,7 @@ def test_an_update_of_many_rows_is_made_anew_where_it_cannot_grow(fitted, monkey
     expected = moments(model, X, Y)
     monkeypatch.setattr(foresight, "LARGE_ROWS", 20)
     monkeypatch.setattr(foresight, "_CHUNK_ENTRIES", {"cpu": 64})
-    monkeypatch.setattr("twostagegp.engines.blocked._LIVE_PANELS", 1)
+    monkeypatch.setattr("twostagegp.engines.exact.blocked._LIVE_PANELS", 1)
     room = foresight.exact_bytes(N + M, torch.device("cpu"))
     assert room < 5 * 8 * (N + M) ** 2
     monkeypatch.setattr(foresight, "available_bytes", lambda device: room)

@@ -11,45 +11,45 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from twostagegp import columns as columns
     from twostagegp import datasets as datasets
     from twostagegp import errors as errors
     from twostagegp import foundation as foundation
     from twostagegp import metrics as metrics
     from twostagegp import plotting as plotting
     from twostagegp import report as report
-    from twostagegp.baselines import ExactGPRegressor as ExactGPRegressor
-    from twostagegp.classifier import TwoStageGPClassifier as TwoStageGPClassifier
-    from twostagegp.conformal import CVPlusRegressor as CVPlusRegressor
+    from twostagegp.data.columns import TableEncoder as TableEncoder
+    from twostagegp.data.sampling import farthest_point_sampling as farthest_point_sampling
     from twostagegp.errors import TwoStageGPError as TwoStageGPError
     from twostagegp.errors import TwoStageGPWarning as TwoStageGPWarning
-    from twostagegp.files import load as load
-    from twostagegp.gpnn import GPNNRegressor as GPNNRegressor
-    from twostagegp.regressor import TwoStageGPRegressor as TwoStageGPRegressor
-    from twostagegp.sampling import farthest_point_sampling as farthest_point_sampling
+    from twostagegp.estimators.classifier import TwoStageGPClassifier as TwoStageGPClassifier
+    from twostagegp.estimators.cv_plus import CVPlusRegressor as CVPlusRegressor
+    from twostagegp.estimators.exact_gp import ExactGPRegressor as ExactGPRegressor
+    from twostagegp.estimators.gpnn import GPNNRegressor as GPNNRegressor
+    from twostagegp.estimators.regressor import TwoStageGPRegressor as TwoStageGPRegressor
     from twostagegp.search.kernel_search import search_kernel as search_kernel
     from twostagegp.search.misspecification import check_misspecification as check_misspecification
-    from twostagegp.training import Training as Training
+    from twostagegp.storage import load as load
+    from twostagegp.training.schedule import Training as Training
 
 __version__ = "0.1.0"
 
 #: Where each public name lives; None: it is a module of this package.
 _HOMES = {
-    "CVPlusRegressor": "conformal",
-    "ExactGPRegressor": "baselines",
-    "GPNNRegressor": "gpnn",
-    "Training": "training",
-    "TwoStageGPClassifier": "classifier",
+    "CVPlusRegressor": "estimators.cv_plus",
+    "ExactGPRegressor": "estimators.exact_gp",
+    "GPNNRegressor": "estimators.gpnn",
+    "TableEncoder": "data.columns",
+    "Training": "training.schedule",
+    "TwoStageGPClassifier": "estimators.classifier",
     "TwoStageGPError": "errors",
-    "TwoStageGPRegressor": "regressor",
+    "TwoStageGPRegressor": "estimators.regressor",
     "TwoStageGPWarning": "errors",
     "check_misspecification": "search.misspecification",
-    "columns": None,
     "datasets": None,
     "errors": None,
-    "farthest_point_sampling": "sampling",
+    "farthest_point_sampling": "data.sampling",
     "foundation": None,
-    "load": "files",
+    "load": "storage",
     "metrics": None,
     "plotting": None,
     "report": None,
@@ -60,13 +60,13 @@ __all__ = [
     "CVPlusRegressor",
     "ExactGPRegressor",
     "GPNNRegressor",
+    "TableEncoder",
     "Training",
     "TwoStageGPClassifier",
     "TwoStageGPError",
     "TwoStageGPRegressor",
     "TwoStageGPWarning",
     "check_misspecification",
-    "columns",
     "datasets",
     "errors",
     "farthest_point_sampling",

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from twostagegp import TwoStageGPWarning
-from twostagegp.engines.exact import ExactEngine
-from twostagegp.engines.neighbors import NeighborEngine
-from twostagegp.inputs import prepare
+from twostagegp.data.scaling import prepare
+from twostagegp.engines.exact.engine import ExactEngine
+from twostagegp.engines.neighbors.engine import NeighborEngine
 from twostagegp.kernels import NamedKernel
 
 LEVELS = (0.005, 0.05, 0.25, 0.5, 0.75, 0.95, 0.995)

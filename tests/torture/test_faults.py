@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 import twostagegp
 from twostagegp import ExactGPRegressor
 from twostagegp.cli.app import app
-from twostagegp.distribution import check_sample_size
 from twostagegp.errors import MemoryBudgetError
-from twostagegp.memory import available_bytes
+from twostagegp.estimators.prediction import check_sample_size
+from twostagegp.runtime.memory import available_bytes
 
 posix = pytest.mark.skipif(os.name != "posix", reason="limits and signals of POSIX")
 RNG = np.random.default_rng(0)

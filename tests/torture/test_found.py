@@ -7,7 +7,7 @@ from invariants import Fixed
 
 from benchmarks.hard_tables import hard_table
 from twostagegp import ExactGPRegressor, GPNNRegressor, TwoStageGPRegressor, load
-from twostagegp.inputs import prepare
+from twostagegp.data.scaling import prepare
 
 
 def quick(random_state=0):

@@ -13,8 +13,8 @@ from twostagegp import (
     GPNNRegressor,
     TwoStageGPClassifier,
     TwoStageGPRegressor,
-    svgp_stages,
 )
+from twostagegp.pipeline import svgp as svgp_stages
 
 #: What is tried on the tables in turn.
 REGRESSORS = {

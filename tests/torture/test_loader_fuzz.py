@@ -18,10 +18,10 @@ from benchmarks._fuzz_guard import Guard
 from benchmarks._fuzz_runner import count, is_failure, page, run_cases
 from benchmarks._loader_cases import Cases, open_stored
 from benchmarks._loader_models import POINTS, save_models
-from twostagegp.engines.foresight import plan_factor
+from twostagegp.engines.memory import plan_factor
 from twostagegp.errors import InputError, MemoryBudgetError, ModelFileError, NumericalError
-from twostagegp.files.folder import MANIFEST, read_files, read_manifest, write_folder
-from twostagegp.finite import predict_with
+from twostagegp.runtime.finite import predict_with
+from twostagegp.storage.folder import MANIFEST, read_files, read_manifest, write_folder
 
 OLD_FORMAT = Path(__file__).parents[1] / "data" / "model_format_1"
 
@@ -302,8 +302,8 @@ def test_a_model_beyond_the_memory_is_refused_with_the_numbers_and_the_folder(mo
     def refuse(*arguments):
         plan_factor(10**6, torch.device("cpu"), torch.float64)
 
-    monkeypatch.setattr("twostagegp.files.model._try", refuse)
-    monkeypatch.setattr("twostagegp.engines.foresight.available_bytes", lambda device: 1 << 30)
+    monkeypatch.setattr("twostagegp.storage.model._try", refuse)
+    monkeypatch.setattr("twostagegp.engines.memory.available_bytes", lambda device: 1 << 30)
     told = r"old cannot be loaded: an exact fit of 1000000 distinct rows needs .* device='cuda'\.$"
     with pytest.raises(MemoryBudgetError, match=told):
         twostagegp.load(models / "old")
@@ -322,7 +322,7 @@ def test_memory_that_an_allocator_refuses_is_no_damaged_model(models, monkeypatc
     def refuse(*arguments):
         raise error
 
-    monkeypatch.setattr("twostagegp.files.model._try", refuse)
+    monkeypatch.setattr("twostagegp.storage.model._try", refuse)
     with pytest.raises(MemoryBudgetError, match="old needs more memory than there is on cpu"):
         twostagegp.load(models / "old")
 

@@ -390,7 +390,7 @@ def test_a_bomb_under_a_limit_of_memory_is_an_error_of_ours_and_no_kill(model, t
         "import resource, sys\n"
         "import pandas, pyarrow.parquet, torch, twostagegp\n"
         "from twostagegp.cli.app import app, run\n"
-        "from twostagegp.files.model import load\n"
+        "from twostagegp.storage.model import load\n"
         f"load({str(model)!r})\n"
         "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 29),) * 2)\n"

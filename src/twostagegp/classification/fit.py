@@ -25,9 +25,10 @@ from twostagegp.classification.variance import (
     train_latents,
 )
 from twostagegp.classification.views import View
-from twostagegp.crossfit import assign_folds
+from twostagegp.engines.problem import ObjectiveName
 from twostagegp.kernels import Kernel, is_flexible
-from twostagegp.training import ObjectiveName, Training
+from twostagegp.pipeline.mean.crossfit import assign_folds
+from twostagegp.training.schedule import Training
 
 __all__ = ["ClassFit", "ClassOptions", "fit_classes"]
 

@@ -1,7 +1,7 @@
 r"""K latent regressions over the same rows: one kernel matrix serves all of them.
 
 With targets :math:`t_k` and noise variances :math:`s_k` of every class the training objective is
-the sum over the classes of those in :mod:`twostagegp.objectives`,
+the sum over the classes of those in :mod:`twostagegp.numerics.objectives`,
 
 .. math::
 
@@ -28,11 +28,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from twostagegp.data.rows import Rows, group_blocks
+from twostagegp.engines.problem import ObjectiveName, Problem
 from twostagegp.kernels import Kernel, Vector
-from twostagegp.linalg import block_inverses, cholesky_solve, safe_cholesky, scaled_gram
-from twostagegp.objectives import Factored
-from twostagegp.rows import Rows, group_blocks
-from twostagegp.training import ObjectiveName, Problem
+from twostagegp.numerics.linalg import block_inverses, cholesky_solve, safe_cholesky, scaled_gram
+from twostagegp.numerics.objectives import Factored
 
 __all__ = ["CONSTANT", "LatentEngine", "LatentProblem", "LatentRows"]
 
@@ -190,7 +190,7 @@ def _joint_loo(A: Tensor, alpha: Tensor, rows: Rows, s: Tensor) -> tuple[float, 
 
 @dataclass(frozen=True)
 class LatentEngine:
-    """Rows that pose training problems, for :mod:`twostagegp.candidates`."""
+    """Rows that pose training problems, for :mod:`twostagegp.training.ladder`."""
 
     latents: LatentRows
     noise_floor: float = 1e-6

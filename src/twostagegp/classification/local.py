@@ -20,8 +20,8 @@ from torch import Tensor
 
 from twostagegp.classification.table import ClassTable
 from twostagegp.classification.views import View
+from twostagegp.engines.neighbors.index import BruteIndex, NeighborIndex, TreeIndex
 from twostagegp.kernels import Kernel, NamedKernel, Vector
-from twostagegp.neighbors import BruteIndex, NeighborIndex, TreeIndex
 
 __all__ = ["LocalRows", "weighted"]
 

@@ -8,13 +8,13 @@ A kernel ridge regression of the labels, with one factorisation for all classes,
 
 a constant being part of the kernel (:mod:`twostagegp.classification.latents`),
 
-has held-out latents in closed form: :math:`T_i - \alpha_i / \kappa_i`, of a whole group
-:math:`T_G - (A_{GG})^{-1} \alpha_G` (:mod:`twostagegp.objectives`). Candidates are the kernels of
-the dictionary in every view of the table (:mod:`twostagegp.classification.views`). They are trained
-by the sum over classes of leave-one-out densities on a few hundred rows, ranked by held-out log
-loss, and the best are conditioned on all rows. Any scikit-learn classifier joins by cross-fitting,
-its latents being log probabilities. In a stack there are always a logistic regression and the mean
-of the single-stage Gaussian process, whose noise is that of the Dirichlet transform.
+has held-out latents in closed form: :math:`T_i - \alpha_i / \kappa_i`, of a whole group :math:`T_G
+- (A_{GG})^{-1} \alpha_G` (:mod:`twostagegp.numerics.objectives`). Candidates are the kernels of the
+dictionary in every view of the table (:mod:`twostagegp.classification.views`). They are trained by
+the sum over classes of leave-one-out densities on a few hundred rows, ranked by held-out log loss,
+and the best are conditioned on all rows. Any scikit-learn classifier joins by cross-fitting, its
+latents being log probabilities. In a stack there are always a logistic regression and the mean of
+the single-stage Gaussian process, whose noise is that of the Dirichlet transform.
 
 From neighbours, the same ridge is solved for every point on its k nearest rows.
 """
@@ -38,20 +38,20 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.utils.validation import has_fit_parameter
 from torch import Tensor
 
-from twostagegp.candidates import Candidate
 from twostagegp.classification.latents import CONSTANT, LatentEngine, LatentRows
-from twostagegp.classification.linear_kernel import LinearKernel
 from twostagegp.classification.local import LocalRows
 from twostagegp.classification.pool import Pool, fit_pool
 from twostagegp.classification.refits import by_refits, retrained
 from twostagegp.classification.table import ClassTable
 from twostagegp.classification.views import MANY_COLUMNS, View
-from twostagegp.crossfit import assign_folds
 from twostagegp.errors import NotFittableError, TwoStageGPError, TwoStageGPWarning
-from twostagegp.finite import predict_with
 from twostagegp.kernels import Kernel, Vector, is_flexible, make_kernel
-from twostagegp.linalg import block_inverses, safe_cholesky
-from twostagegp.objectives import one_copy_out
+from twostagegp.kernels.linear import LinearKernel
+from twostagegp.numerics.linalg import block_inverses, safe_cholesky
+from twostagegp.numerics.objectives import one_copy_out
+from twostagegp.pipeline.mean.crossfit import assign_folds
+from twostagegp.runtime.finite import predict_with
+from twostagegp.training.ladder import Candidate
 
 __all__ = ["ClassMean", "Member", "Tried", "fit_class_mean", "heldout_latents", "kernel_choices"]
 

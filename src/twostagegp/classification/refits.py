@@ -16,10 +16,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from twostagegp.candidates import Candidate
 from twostagegp.classification.latents import LatentEngine
+from twostagegp.engines.problem import ObjectiveName
 from twostagegp.kernels import Kernel, Vector
-from twostagegp.training import ObjectiveName
+from twostagegp.training.ladder import Candidate
 
 __all__ = ["REFIT_FOLDS", "REFIT_ROWS", "by_refits", "retrained"]
 

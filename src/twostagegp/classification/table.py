@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twostagegp.classification.views import View, make_views
+from twostagegp.data.rows import merge_rows
+from twostagegp.data.scaling import check_groups
 from twostagegp.errors import InputError
-from twostagegp.inputs import check_groups
-from twostagegp.rows import merge_rows
 
 __all__ = ["ClassTable", "make_table"]
 

@@ -18,10 +18,10 @@ instead of K of all rows. With :math:`h = A_0 k_x`
     v_k(x) = k(x, x) - k_x^\top h - \| L_k^{-1} h_{I_k} \|^2 , \qquad f_k(x) = k_x^\top A_k t_k .
 
 Hyperparameters of the second stage are those under which the held-out residuals of the first have
-the largest density (:func:`twostagegp.objectives.heldout_variance`, summed over classes), or with
-in-sample residuals the largest likelihood; those of a single stage maximise the leave-one-out
-density of the targets. All are trained on a few hundred rows, unless a :class:`Training` says
-otherwise.
+the largest density (:func:`twostagegp.numerics.objectives.heldout_variance`, summed over classes),
+or with in-sample residuals the largest likelihood; those of a single stage maximise the
+leave-one-out density of the targets. All are trained on a few hundred rows, unless a
+:class:`Training` says otherwise.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twostagegp.candidates import Candidate, fitted_only, train_with
 from twostagegp.classification.dirichlet import Dirichlet
 from twostagegp.classification.latents import CONSTANT, LatentEngine, LatentRows
 from twostagegp.classification.local import LocalRows, weighted
 from twostagegp.classification.refits import by_refits, retrained
 from twostagegp.classification.table import ClassTable
 from twostagegp.classification.views import View
+from twostagegp.data.rows import group_blocks
+from twostagegp.engines.problem import ObjectiveName
 from twostagegp.kernels import Kernel, Vector
-from twostagegp.linalg import block_inverses, safe_cholesky
-from twostagegp.objectives import one_copy_out
-from twostagegp.rows import group_blocks
-from twostagegp.training import ObjectiveName, Training
+from twostagegp.numerics.linalg import block_inverses, safe_cholesky
+from twostagegp.numerics.objectives import one_copy_out
+from twostagegp.training.ladder import Candidate, fitted_only, train_with
+from twostagegp.training.schedule import Training
 
 __all__ = [
     "ExactLatents",

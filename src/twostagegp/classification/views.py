@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from twostagegp.inputs import standardise_columns
+from twostagegp.data.scaling import standardise_columns
 
 __all__ = ["MANY_COLUMNS", "View", "make_views"]
 

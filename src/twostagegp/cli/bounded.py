@@ -21,7 +21,7 @@ import torch
 
 from twostagegp.cli.formats import unpacked
 from twostagegp.errors import InputError, MemoryBudgetError
-from twostagegp.memory import available_bytes
+from twostagegp.runtime.memory import available_bytes
 
 __all__ = ["Bounded", "check_piece", "check_size", "open_bounded"]
 

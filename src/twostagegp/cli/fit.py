@@ -91,9 +91,9 @@ def fit(
         rows_for_fit,
     )
     from twostagegp.cli.source import open_source
-    from twostagegp.files.folder import check_replaceable
-    from twostagegp.files.model import save_model
-    from twostagegp.files.packages import require
+    from twostagegp.storage.folder import check_replaceable
+    from twostagegp.storage.model import save_model
+    from twostagegp.storage.packages import require
 
     require("safetensors.numpy")
     if output.exists():

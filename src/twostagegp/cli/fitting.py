@@ -12,12 +12,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from twostagegp import metrics
-from twostagegp.classifier import TwoStageGPClassifier
 from twostagegp.cli.options import nearest
 from twostagegp.cli.source import Source
 from twostagegp.cli.typed import infer_dates
 from twostagegp.errors import InputError
-from twostagegp.regressor import TwoStageGPRegressor
+from twostagegp.estimators.classifier import TwoStageGPClassifier
+from twostagegp.estimators.regressor import TwoStageGPRegressor
 
 __all__ = [
     "TrainingRows",

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from twostagegp.cli.source import Source
 from twostagegp.cli.typed import as_numbers, conform, number_columns
 from twostagegp.errors import InputError
-from twostagegp.files.folder import read_manifest
-from twostagegp.files.model import load
+from twostagegp.storage.folder import read_manifest
+from twostagegp.storage.model import load
 
 __all__ = ["Rows", "SavedModel", "open_model"]
 

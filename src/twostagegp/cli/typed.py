@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from twostagegp.columns.categories import CategoryColumn
-from twostagegp.columns.numbers import BooleanColumn, EmptyColumn, NumberColumn, OrderedColumn
-from twostagegp.columns.times import DateColumn, DurationColumn
+from twostagegp.data.columns.categories import CategoryColumn
+from twostagegp.data.columns.numbers import BooleanColumn, EmptyColumn, NumberColumn, OrderedColumn
+from twostagegp.data.columns.times import DateColumn, DurationColumn
 from twostagegp.errors import InputError
 
 __all__ = ["as_numbers", "conform", "infer_dates", "number_columns"]

@@ -36,7 +36,7 @@ from twostagegp.datasets.tables import (
     unknown_name,
 )
 from twostagegp.errors import InputError, TwoStageGPError
-from twostagegp.progress import show_log
+from twostagegp.runtime.threads import show_log
 
 __all__ = ["cache_folder", "fetch", "fetchable"]
 

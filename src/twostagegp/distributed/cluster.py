@@ -18,7 +18,7 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from twostagegp.errors import ClusterError, InputError
-from twostagegp.progress import limit_threads
+from twostagegp.runtime.threads import limit_threads
 
 __all__ = [
     "cancel",

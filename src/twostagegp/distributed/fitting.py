@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from twostagegp.columns.tables import encoded_names
+from twostagegp.data.columns.tables import encoded_names
 from twostagegp.distributed.cluster import current_client
 from twostagegp.distributed.parts import metrics_of, posteriors, space_of, without_rows
 from twostagegp.distributed.shards import ClusterRows, Plan, build_shard, grouped
 from twostagegp.distributed.source import draw_sample, pieces
 from twostagegp.errors import InputError, TwoStageGPWarning
-from twostagegp.parameters import check_seed
+from twostagegp.estimators.validation import check_seed
 from twostagegp.search.places import searches_on
 
 __all__ = ["SAMPLE_ROWS", "fit_distributed"]

@@ -18,10 +18,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from twostagegp.data.rows import Rows
 from twostagegp.distributed.found import Found
-from twostagegp.engines.neighbors import IndexStore, Metric, NeighborEngine, NeighborPosterior
+from twostagegp.engines.neighbors.engine import (
+    IndexStore,
+    Metric,
+    NeighborEngine,
+    NeighborPosterior,
+)
 from twostagegp.errors import InputError
-from twostagegp.rows import Rows
 
 __all__ = [
     "Space",

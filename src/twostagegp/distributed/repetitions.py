@@ -22,14 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twostagegp.batch_training import BatchFit, Starts
+from twostagegp.data.rows import Rows
 from twostagegp.distributed.cluster import cancel, in_words, one_thread
+from twostagegp.engines.batched_problem import Extras, ProblemBatch
 from twostagegp.errors import ClusterError, InputError
 from twostagegp.kernels import Kernel
-from twostagegp.problem_batch import Extras, ProblemBatch
-from twostagegp.rows import Rows
 from twostagegp.search.bootstrap import Statistic, refit_draws
 from twostagegp.search.repetitions import Repeated, Repetitions, Settings
+from twostagegp.training.batched import BatchFit, Starts
 
 __all__ = ["Workers", "on_workers", "repetitions_a_task"]
 

@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from twostagegp.data.rows import Merged, merge_rows
+from twostagegp.data.scaling import Scaling
 from twostagegp.distributed.cluster import current_client, kept, one_thread
 from twostagegp.distributed.found import Found, merge
 from twostagegp.distributed.parts import Space
 from twostagegp.distributed.source import Piece, joined
-from twostagegp.engines.neighbors import Metric
-from twostagegp.inputs import Scaling
-from twostagegp.neighbors import TreeIndex
-from twostagegp.rows import Merged, merge_rows
+from twostagegp.engines.neighbors.engine import Metric
+from twostagegp.engines.neighbors.index import TreeIndex
 
 __all__ = ["SHARD_ROWS", "ClusterRows", "Plan", "Shard", "build_shard", "grouped", "look"]
 

@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from twostagegp.data.dask_detection import is_dask
+from twostagegp.data.scaling import check_finite, check_nonnegative
 from twostagegp.distributed.cluster import gathered
-from twostagegp.distributed.detect import is_dask
 from twostagegp.errors import InputError
-from twostagegp.inputs import check_finite, check_nonnegative
 
 __all__ = ["Piece", "draw_sample", "partitions", "pieces"]
 

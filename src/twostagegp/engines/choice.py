@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from twostagegp.engines.foresight import LARGE_ROWS, exact_bytes, memory_of_targets
+from twostagegp.engines.memory import LARGE_ROWS, exact_bytes, memory_of_targets
 
 __all__ = ["METHODS", "choose_method", "exact_seconds"]
 

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from torch import Tensor
 
+from twostagegp.data.sampling import farthest_point_sampling
 from twostagegp.kernels import Kernel, Vector
-from twostagegp.sampling import farthest_point_sampling
 
 __all__ = ["SparseGP"]
 

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from torch import Tensor
 
+from twostagegp.data.scaling import check_choice, resolve_device
 from twostagegp.errors import InputError
 from twostagegp.foundation.cache import FeatureCache, digest
 from twostagegp.foundation.pretrained import Source
-from twostagegp.inputs import check_choice, resolve_device
-from twostagegp.progress import show_log
+from twostagegp.runtime.threads import show_log
 
 __all__ = ["FrozenEncoder", "FrozenModel", "check_count", "is_missing"]
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from twostagegp.data.scaling import check_choice
 from twostagegp.errors import InputError
 from twostagegp.foundation.encoding import FrozenEncoder, FrozenModel, is_missing
 from twostagegp.foundation.pretrained import (
@@ -33,7 +34,6 @@ from twostagegp.foundation.pretrained import (
     locate,
     require,
 )
-from twostagegp.inputs import check_choice
 
 __all__ = ["ImageEncoder", "check_images"]
 

@@ -34,9 +34,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from twostagegp.data.scaling import check_choice, check_finite, check_nonnegative, resolve_device
 from twostagegp.errors import InputError, NumericalError
-from twostagegp.inputs import check_choice, check_finite, check_nonnegative, resolve_device
-from twostagegp.parameters import check_count, seen_columns
+from twostagegp.estimators.validation import check_count, seen_columns
 
 __all__ = ["MCDropoutClassifier"]
 

@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from twostagegp.data.scaling import check_choice
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.foundation.encoding import FrozenEncoder, check_count, is_missing
 from twostagegp.foundation.pretrained import (
@@ -39,7 +40,6 @@ from twostagegp.foundation.pretrained import (
     locate,
     require,
 )
-from twostagegp.inputs import check_choice
 
 __all__ = ["TextEncoder", "check_texts", "pool"]
 

@@ -22,9 +22,10 @@ from gpytorch.kernels import Kernel as GPyTorchKernel
 from gpytorch.kernels import MaternKernel, RBFKernel, RQKernel
 from torch import Tensor
 
-from twostagegp.gpytorch_kernels import dense
-from twostagegp.inputs import FAR, Scaling
-from twostagegp.kernels import Columns, Kernel, NamedKernel, Vector, WrappedKernel
+from twostagegp.data.kept_columns import Columns
+from twostagegp.data.scaling import FAR, Scaling
+from twostagegp.kernels import Kernel, NamedKernel, Vector, WrappedKernel
+from twostagegp.kernels.gpytorch import dense
 
 __all__ = ["ColumnKernel", "Standardise", "UnitsKernel", "exact_kernel"]
 

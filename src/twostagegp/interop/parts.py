@@ -19,20 +19,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from twostagegp.baselines import SingleStageFit
-from twostagegp.crossfit import RegressorMean
-from twostagegp.engines.exact import ExactPosterior
+from twostagegp.data.scaling import Prepared
+from twostagegp.engines.exact.engine import ExactPosterior
 from twostagegp.errors import InputError, MemoryBudgetError
-from twostagegp.estimator import GPEstimator
-from twostagegp.gpytorch_kernels import dense
-from twostagegp.inputs import Prepared
+from twostagegp.estimators.base import GPEstimator
+from twostagegp.estimators.exact_gp import SingleStageFit
 from twostagegp.interop.kernels import Standardise, exact_kernel
 from twostagegp.interop.scale import ScaleModule
-from twostagegp.mean import ConstantMean, RidgeMean
-from twostagegp.mean_stage import StackedMean
-from twostagegp.memory import available_bytes
-from twostagegp.twostage import TwoStageFit
-from twostagegp.variance import ConstantVariance, GPVariance
+from twostagegp.kernels.gpytorch import dense
+from twostagegp.pipeline.fit import TwoStageFit
+from twostagegp.pipeline.mean.build import StackedMean
+from twostagegp.pipeline.mean.crossfit import RegressorMean
+from twostagegp.pipeline.mean.models import ConstantMean, RidgeMean
+from twostagegp.pipeline.variance import ConstantVariance, GPVariance
+from twostagegp.runtime.memory import available_bytes
 
 __all__ = ["KernelPosterior", "Parts", "StackModule", "parts_of"]
 

@@ -16,9 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twostagegp.gpytorch_kernels import dense
 from twostagegp.interop.kernels import exact_kernel
-from twostagegp.local_scale import FARTHEST, TINY, LocalScale, ScaleRidge, ScaleTrees
+from twostagegp.kernels.gpytorch import dense
+from twostagegp.pipeline.calibration.local_scale import (
+    FARTHEST,
+    TINY,
+    LocalScale,
+    ScaleRidge,
+    ScaleTrees,
+)
 
 __all__ = ["ScaleModule"]
 

@@ -10,8 +10,8 @@ from matplotlib.colors import LinearSegmentedColormap
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from twostagegp.classification_metrics import risk_coverage
 from twostagegp.errors import InputError
+from twostagegp.metrics.classification import risk_coverage
 from twostagegp.plotting.style import INK, LEGEND, MODEL, MUTED, plain, tidy, vector
 
 __all__ = ["confidence_bins", "plot_class_reliability", "plot_confusion", "plot_risk_coverage"]

@@ -10,11 +10,11 @@ from matplotlib import dates
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
-from twostagegp.columns.categories import MISSING, OTHER
+from twostagegp.data.columns.categories import MISSING, OTHER
 from twostagegp.errors import InputError
+from twostagegp.plotting.slices.grids import Grid
+from twostagegp.plotting.slices.slice import Slice
 from twostagegp.plotting.style import INK, LEGEND, MODEL, MUTED, TRUTH, plain, tidy
-from twostagegp.slices.grids import Grid
-from twostagegp.slices.slice import Slice
 
 # matplotlib.dates has no types.
 _dates: Any = dates
@@ -35,7 +35,7 @@ def plot_slice(ax: Axes, one: Slice, y_label: str = "predicted", column: int | N
     ----------
     ax : Axes
     one : Slice
-        From :func:`twostagegp.slices.make_slices`.
+        From :func:`twostagegp.plotting.slices.make_slices`.
     y_label : str
     column : int, optional
         Which target or class; all of them by default, of more than four classes those whose
@@ -46,7 +46,7 @@ def plot_slice(ax: Axes, one: Slice, y_label: str = "predicted", column: int | N
     >>> import pandas as pd
     >>> from matplotlib.figure import Figure
     >>> from twostagegp import ExactGPRegressor
-    >>> from twostagegp.slices import Answers, make_slices
+    >>> from twostagegp.plotting.slices import Answers, make_slices
     >>> X = pd.DataFrame({"size": np.linspace(0, 1, 30)})
     >>> model = ExactGPRegressor().fit(X, X["size"])
     >>> ax = Figure().subplots()
@@ -171,7 +171,7 @@ def plot_maps(
     --------
     >>> import pandas as pd
     >>> from matplotlib.figure import Figure
-    >>> from twostagegp.slices import make_grid
+    >>> from twostagegp.plotting.slices import make_grid
     >>> grid = make_grid("size", pd.Series(np.linspace(0, 1, 20)), "number", points=5)
     >>> axes = Figure().subplots(1, 2)
     >>> plot_maps(axes, grid, grid, np.zeros((5, 5)), np.ones((5, 5)))

@@ -14,12 +14,11 @@ from twostagegp.errors import InputError
 from twostagegp.plotting.classes import plot_class_reliability, plot_risk_coverage
 from twostagegp.plotting.inputs import plot_maps, plot_slice, row_places
 from twostagegp.plotting.regression import plot_observed
-from twostagegp.plotting.style import INK, LEGEND, new_axes, plain
-from twostagegp.slices.answers import Answers
-from twostagegp.slices.effects import shuffle_effects
-from twostagegp.slices.grids import make_grid
-from twostagegp.slices.slice import grid_rows, make_slices
-from twostagegp.slices.tables import (
+from twostagegp.plotting.slices.answers import Answers
+from twostagegp.plotting.slices.effects import shuffle_effects
+from twostagegp.plotting.slices.grids import make_grid
+from twostagegp.plotting.slices.slice import grid_rows, make_slices
+from twostagegp.plotting.slices.tables import (
     as_given,
     column_kinds,
     column_rules,
@@ -27,6 +26,7 @@ from twostagegp.slices.tables import (
     training_frame,
     typical_row,
 )
+from twostagegp.plotting.style import INK, LEGEND, new_axes, plain
 
 __all__ = ["plot_model"]
 

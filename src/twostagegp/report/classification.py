@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from twostagegp import classification_metrics as scores
 from twostagegp.errors import InputError
+from twostagegp.metrics import classification as scores
+from twostagegp.plotting.slices import Answers, make_slices, shuffle_effects
+from twostagegp.plotting.slices.tables import as_given
 from twostagegp.report.advice import class_advice, note
 from twostagegp.report.cases import MOST_INPUTS, case_table
 from twostagegp.report.facts import TestRows, read_rows
@@ -33,8 +35,6 @@ from twostagegp.report.probabilities import (
 )
 from twostagegp.report.words import cell, number, percent, plural
 from twostagegp.search.stages import SearchRecord
-from twostagegp.slices import Answers, make_slices, shuffle_effects
-from twostagegp.slices.tables import as_given
 
 __all__ = ["classification_context"]
 

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from twostagegp.data.scaling import check_finite
 from twostagegp.errors import InputError
-from twostagegp.inputs import check_finite
-from twostagegp.shape import Shape
-from twostagegp.slices.tables import as_given, model_frame
+from twostagegp.pipeline.calibration.shape import Shape
+from twostagegp.plotting.slices.tables import as_given, model_frame
 
 __all__ = ["Predicted", "TestRows", "predict_rows", "read_rows", "row_labels", "thin"]
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 import twostagegp
 from twostagegp.errors import TwoStageGPError
 from twostagegp.kernels import KERNELS
+from twostagegp.plotting.searches import draw_stage
 from twostagegp.report.figures import axes, picture
 from twostagegp.report.page import Picture
 from twostagegp.report.words import number, percent, plural
 from twostagegp.search.misspecification import check_misspecification
-from twostagegp.search.pictures import draw_stage
 
 __all__ = [
     "changed_settings",

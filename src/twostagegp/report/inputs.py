@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from twostagegp.plotting import plot_slice
+from twostagegp.plotting.slices import Answers, Slice
 from twostagegp.report.figures import axes, picture
 from twostagegp.report.words import cell, number, percent
-from twostagegp.slices import Answers, Slice
 
 __all__ = ["effect_rows", "ranked", "slice_entries", "slice_features", "typical_words"]
 

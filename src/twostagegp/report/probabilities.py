@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from twostagegp import classification_metrics as scores
 from twostagegp import plotting
+from twostagegp.metrics import classification as scores
 from twostagegp.plotting.classes import confidence_bins
 from twostagegp.report.figures import axes, picture
 from twostagegp.report.page import Picture

@@ -9,6 +9,8 @@ from scipy import stats
 
 from twostagegp import metrics, plotting
 from twostagegp.plotting.inputs import name_axis, row_places
+from twostagegp.plotting.slices import Answers, make_grid, make_slices, shuffle_effects
+from twostagegp.plotting.slices.tables import as_given, column_kinds, column_rules
 from twostagegp.plotting.style import plain
 from twostagegp.report.advice import regression_advice
 from twostagegp.report.cases import MOST_INPUTS, regression_cases
@@ -33,8 +35,6 @@ from twostagegp.report.inputs import (
 from twostagegp.report.page import Picture
 from twostagegp.report.scatter import scatter
 from twostagegp.report.words import chance_range, coverage_words, number, percent, plural
-from twostagegp.slices import Answers, make_grid, make_slices, shuffle_effects
-from twostagegp.slices.tables import as_given, column_kinds, column_rules
 
 __all__ = ["regression_context"]
 

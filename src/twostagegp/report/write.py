@@ -10,9 +10,9 @@ from typing import Any
 
 from sklearn.utils.validation import check_is_fitted
 
-from twostagegp.classifier import TwoStageGPClassifier
 from twostagegp.errors import InputError
-from twostagegp.estimator import GPEstimator
+from twostagegp.estimators.base import GPEstimator
+from twostagegp.estimators.classifier import TwoStageGPClassifier
 from twostagegp.report.classification import classification_context
 from twostagegp.report.page import template_text, write_page
 from twostagegp.report.regression import regression_context

@@ -28,9 +28,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twostagegp.batch_training import BatchFit, curvature, fit_batch, minimise_batch
+from twostagegp.engines.batched_problem import Block, ProblemBatch
 from twostagegp.errors import NotFittableError
-from twostagegp.problem_batch import Block, ProblemBatch
+from twostagegp.training.batched import BatchFit, curvature, fit_batch, minimise_batch
 
 __all__ = ["Bootstrap", "Statistic", "adjusted_p_values", "refit_draws", "simulate_and_refit"]
 

@@ -47,8 +47,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from twostagegp.linalg import batch_cholesky
-from twostagegp.problem_batch import Block
+from twostagegp.engines.batched_problem import Block
+from twostagegp.numerics.linalg import batch_cholesky
 
 __all__ = ["CAUSES", "evidence"]
 

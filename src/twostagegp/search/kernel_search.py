@@ -22,11 +22,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from twostagegp.data.kept_columns import Columns
+from twostagegp.data.rows import Rows
 from twostagegp.errors import ClusterError, InputError, NotFittableError
-from twostagegp.kernels import Columns, Kernel
-from twostagegp.options import kernel_list
-from twostagegp.progress import limit_threads, show_log
-from twostagegp.rows import Rows
+from twostagegp.kernels import Kernel
+from twostagegp.pipeline.options import kernel_list
+from twostagegp.runtime.threads import limit_threads, show_log
 from twostagegp.search.early import looks, probability_of_change
 from twostagegp.search.options import (
     LOG,
@@ -140,7 +141,7 @@ class KernelSearch:
         -------
         ax : matplotlib Axes
         """
-        from twostagegp.search.pictures import draw_search
+        from twostagegp.plotting.searches import draw_search
 
         return draw_search(self, ax)
 

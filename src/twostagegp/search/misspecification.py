@@ -17,12 +17,12 @@ import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from twostagegp.data.sampling import draw_subsamples
+from twostagegp.data.scaling import Prepared
+from twostagegp.engines.batched_problem import Extras, ProblemBatch
 from twostagegp.errors import InputError, NotFittableError
-from twostagegp.inputs import Prepared
 from twostagegp.kernels import Kernel, make_kernel
-from twostagegp.problem_batch import Extras, ProblemBatch
-from twostagegp.progress import limit_threads, show_log
-from twostagegp.sampling import draw_subsamples
+from twostagegp.runtime.threads import limit_threads, show_log
 from twostagegp.search.bootstrap import adjusted_p_values, simulate_and_refit
 from twostagegp.search.evidence import CAUSES, evidence
 from twostagegp.search.options import (
@@ -154,7 +154,7 @@ class MisspecificationCheck:
         -------
         ax : matplotlib Axes
         """
-        from twostagegp.search.pictures import draw_check
+        from twostagegp.plotting.searches import draw_check
 
         return draw_check(self, ax)
 

@@ -13,10 +13,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array, check_consistent_length
 
-from twostagegp.columns.encoder import TableEncoder
-from twostagegp.distributed.detect import is_dask
-from twostagegp.errors import InputError
-from twostagegp.inputs import (
+from twostagegp.data.columns.encoder import TableEncoder
+from twostagegp.data.dask_detection import is_dask
+from twostagegp.data.scaling import (
     Prepared,
     check_choice,
     check_finite,
@@ -25,6 +24,7 @@ from twostagegp.inputs import (
     prepare,
     resolve_device,
 )
+from twostagegp.errors import InputError
 from twostagegp.search.repetitions import FEWEST_ROWS
 
 __all__ = [

@@ -43,8 +43,8 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from twostagegp.linalg import batch_cholesky, batch_solve
-from twostagegp.problem_batch import Block
+from twostagegp.engines.batched_problem import Block
+from twostagegp.numerics.linalg import batch_cholesky, batch_solve
 
 __all__ = ["bound_beta", "error_ratio", "passes_bound", "rkhs_norm"]
 

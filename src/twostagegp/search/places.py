@@ -16,12 +16,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from twostagegp.batch_training import BatchFit
+from twostagegp.engines.batched_problem import ProblemBatch
 from twostagegp.errors import InputError
 from twostagegp.kernels import Kernel
-from twostagegp.problem_batch import ProblemBatch
 from twostagegp.search.bootstrap import Statistic, refit_draws
 from twostagegp.search.repetitions import Repeated, Repetitions, Settings
+from twostagegp.training.batched import BatchFit
 
 __all__ = ["Here", "Place", "place_of", "resolve_client", "searches_on"]
 

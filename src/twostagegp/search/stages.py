@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from twostagegp.data.rows import Rows
 from twostagegp.kernels import Kernel
-from twostagegp.rows import Rows
 from twostagegp.search.kernel_search import Entry, KernelSearch, automatic_sampling, run_search
 from twostagegp.search.repetitions import FEWEST_ROWS, PAPER_PENALTIES, Model, Settings
 
@@ -80,6 +80,6 @@ class SearchRecord(list[dict[str, Any]]):
 
     def plot(self) -> Any:
         """One picture a stage; returns the list of axes."""
-        from twostagegp.search.pictures import draw_record
+        from twostagegp.plotting.searches import draw_record
 
         return draw_record(self)

@@ -1,3 +1,0 @@
-"""Tables as people keep them: categories, booleans, text labels, dates and gaps as numbers."""
-
-from twostagegp.columns.encoder import TableEncoder as TableEncoder

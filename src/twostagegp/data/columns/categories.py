@@ -1,0 +1,138 @@
+"""Columns without an order: categories and text labels, one 0/1 column a level.
+
+No order is invented and the target is not looked at, so that held-out rows stay held out. Rare
+levels are pooled; in a column of very many levels the common ones have their own columns, and one
+more column has the share of training rows of the level, which tells the others apart by how usual
+they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from twostagegp.data.columns.numbers import add_note, first_time, shown
+
+__all__ = ["MISSING", "OTHER", "CategoryColumn"]
+
+Array = NDArray[np.float64]
+
+#: Names of what has no level of its own.
+OTHER, MISSING = "(other)", "(missing)"
+
+
+class CategoryColumn:
+    """One column of zeros and ones a level.
+
+    Parameters
+    ----------
+    name : str
+    kind : str
+        "category" or "text".
+    max_levels : int
+        Levels with a column of their own.
+    min_rows : float
+        Rows that a level needs for one.
+    """
+
+    plain = False
+
+    def __init__(self, name: str, kind: str, max_levels: int, min_rows: float) -> None:
+        self.name, self.kind = name, kind
+        self.max_levels, self.min_rows = max_levels, min_rows
+        self.told: set[Any] = set()
+
+    def fit(self, series: pd.Series, weight: Array) -> CategoryColumn:
+        """Learn the levels from the training rows."""
+        codes, found = pd.factorize(series)
+        counts = np.bincount(codes[codes >= 0], weight[codes >= 0], minlength=len(found))
+        self.categorical = isinstance(series.dtype, pd.CategoricalDtype)
+        self.missing = bool((codes < 0).any())
+        self.missing_share = float(weight[codes < 0].sum() / weight.sum())
+        share = dict(zip(found, (counts / weight.sum()).tolist(), strict=True))
+        ordered = _in_order(series, list(found))
+        self.shares: dict[Any, float] = {level: share[level] for level in ordered}
+        enough = {
+            level for level, count in zip(found, counts, strict=True) if count >= self.min_rows
+        }
+        common = sorted(enough, key=lambda level: (-share[level], ordered.index(level)))
+        kept = set(common[: self.max_levels])
+        self.levels = [level for level in ordered if level in kept]
+        self.pooled = [level for level in ordered if level not in kept]
+        self.frequency = len(ordered) > self.max_levels
+        return self
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the encoded columns."""
+        own = [f"{self.name}={level}" for level in self.levels]
+        own += [f"{self.name}={OTHER}"] * bool(self.pooled)
+        own += [f"{self.name}={MISSING}"] * self.missing
+        return own + [f"{self.name}: frequency"] * self.frequency
+
+    @property
+    def _places(self) -> dict[Any, int]:
+        """Which column is one, by level; pooled levels share one."""
+        own = {level: k for k, level in enumerate(self.levels)}
+        return own | dict.fromkeys(self.pooled, len(self.levels))
+
+    def encode(self, series: pd.Series, notes: list[str] | None) -> Array:
+        """Zeros and ones, shape (n, len(names)).
+
+        What is worth a warning goes to notes, once in the life of the rule.
+        """
+        codes, found = pd.factorize(series)
+        places = self._places
+        stranger = len(self.levels) if self.pooled else -1
+        gap = len(self.levels) + bool(self.pooled) if self.missing else stranger
+        taken = "one of the pooled rare levels" if self.pooled else "none of the known levels"
+        unseen = first_time([level for level in found if level not in places], self.told, notes)
+        if unseen:
+            seen = f"levels not seen in fit: {shown(unseen)}"
+            add_note(notes, f"column {self.name!r} holds {seen}; taken as {taken}")
+        gaps = int((codes < 0).sum())
+        if gaps and not self.missing and first_time([None], self.told, notes):
+            seen = f"{gaps} missing value(s), and had none in fit"
+            add_note(notes, f"column {self.name!r} has {seen}; taken as {taken}")
+        # Code -1, a gap, is the last.
+        at = np.array([*(places.get(level, stranger) for level in found), gap], dtype=np.int64)
+        block = np.zeros((len(series), len(self.names)))
+        rows = np.flatnonzero(at[codes] >= 0)
+        block[rows, at[codes][rows]] = 1.0
+        if self.frequency:
+            shares = [*(self.shares.get(level, 0.0) for level in found), self.missing_share]
+            block[:, -1] = np.array(shares)[codes]
+        return block
+
+    def decode(self, numbers: Array) -> Any:
+        """The level whose column is largest; "(other)" for pooled ones, a gap for none."""
+        labels = [*self.levels, *[OTHER] * bool(self.pooled), *[None] * self.missing]
+        ones = numbers[:, : len(labels)]
+        values = np.full(len(numbers), None, dtype=object)
+        if labels:
+            best, largest = ones.argmax(1), ones.max(1)
+            for row in np.flatnonzero(largest > 0.0):
+                values[row] = labels[best[row]]
+        if self.categorical:
+            categories = [*self.levels, *[OTHER] * bool(self.pooled)]
+            return pd.Categorical(values, categories=categories)
+        return values
+
+    def describe(self) -> str:
+        """What the column became."""
+        text = f"one 0/1 column for each of {len(self.levels)} level(s)"
+        if self.pooled:
+            text += f", one for {len(self.pooled)} rare level(s) together ({shown(self.pooled, 3)})"
+        text += ", one for gaps" * self.missing
+        return text + ", and the share of training rows of the level" * self.frequency
+
+
+def _in_order(series: pd.Series, found: list[Any]) -> list[Any]:
+    """Levels that have rows, in the order of the categories, or of the alphabet."""
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        with_rows = set(found)
+        return [level for level in series.cat.categories if level in with_rows]
+    return sorted(found)

@@ -1,0 +1,136 @@
+"""What an estimator does with the table that it is given: numbers in, whatever came in.
+
+Arrays and frames of numbers without gaps go straight through, as they are. Everything else goes
+through a :class:`TableEncoder`, kept as ``columns_``; it is None for arrays, unless gaps are to be
+filled.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_array, validate_data
+
+from twostagegp.data.columns.choice import is_plain_dtype
+from twostagegp.data.columns.encoder import GAP_HINT, TableEncoder, refuse_equal_names, stand_in
+from twostagegp.data.scaling import check_finite
+from twostagegp.errors import InputError
+from twostagegp.estimators.validation import seen_columns
+
+__all__ = [
+    "MISSING",
+    "encoded_names",
+    "learn_columns",
+    "named_inputs",
+    "needs_rules",
+    "new_inputs",
+    "training_table",
+]
+
+Array = NDArray[np.float64]
+
+#: Choices of the parameter ``missing`` of the estimators.
+MISSING = ("auto", "impute", "error")
+
+
+def training_table(estimator: Any, X: Any, y: Any, **options: Any) -> tuple[Any, Any]:
+    """Check X and y as scikit-learn does; a frame that needs rules comes back as it is."""
+    if isinstance(X, pd.DataFrame):
+        refuse_equal_names(X.columns)
+    if not needs_rules(X):
+        return validate_data(estimator, X, y, **options)
+    _, y = validate_data(estimator, stand_in(X), y, **options)
+    validate_data(estimator, X, skip_check_array=True)  # names of the columns
+    return X, y
+
+
+def learn_columns(estimator: Any, given: Any, X: Any, weight: Array | None) -> Array:
+    """Fit the rules, set ``columns_`` and return the numbers.
+
+    Parameters
+    ----------
+    given : the user's X
+    X : what ``training_table`` made of it
+    weight : array of shape (n,), optional
+    """
+    framed = isinstance(given, pd.DataFrame)
+    missing = estimator.missing
+    if not framed and missing != "impute":
+        estimator.columns_ = None
+        check_finite(X, "X", seen_columns(estimator), GAP_HINT)
+        return X
+    encoder = TableEncoder(missing="error" if missing == "error" else "impute")
+    if isinstance(X, pd.DataFrame):
+        estimator.columns_ = encoder.fit(X, sample_weight=weight)
+        return encoder.encode(X, quiet=True)
+    # Numbers already: a frame around them has the names, and copies nothing.
+    frame = pd.DataFrame(X, columns=given.columns if framed else None, copy=False)
+    estimator.columns_ = encoder.fit(frame, sample_weight=weight)
+    if not encoder.plain:
+        return encoder.encode(frame, quiet=True)
+    check_finite(X, "X", encoder.names)
+    return X
+
+
+def new_inputs(estimator: Any, X: Any) -> Array:
+    """The numbers of rows to predict, by the rules of the fit."""
+    encoder: TableEncoder | None = estimator.columns_
+    names = seen_columns(estimator)
+    if encoder is None or (encoder.plain and not needs_rules(X)):
+        X = named_inputs(estimator, X, dtype=np.float64, ensure_all_finite=False)
+        if encoder is None or encoder.missing == "error" or not np.isnan(X).any():
+            check_finite(X, "X", names, GAP_HINT)
+            return X
+        return encoder.encode(pd.DataFrame(X, copy=False))
+    if isinstance(X, pd.DataFrame):
+        check_array(stand_in(X), ensure_all_finite=False, estimator=estimator, input_name="X")
+        frame = named_inputs(estimator, X, skip_check_array=True)
+    else:
+        array = named_inputs(estimator, X, dtype=None, ensure_all_finite=False)
+        frame = pd.DataFrame(array).infer_objects()
+    return encoder.encode(frame)
+
+
+def encoded_names(estimator: Any) -> list[str]:
+    """Names of the columns that the model sees."""
+    encoder: TableEncoder | None = estimator.columns_
+    return seen_columns(estimator) if encoder is None else encoder.names
+
+
+def needs_rules(X: Any) -> bool:
+    """Whether X is a frame with a column that is not of numbers."""
+    return isinstance(X, pd.DataFrame) and not all(is_plain_dtype(dtype) for dtype in X.dtypes)
+
+
+def named_inputs(estimator: Any, X: Any, **options: Any) -> Any:
+    """Check X against the fit; where names differ, say which one may be meant."""
+    if isinstance(X, pd.DataFrame):
+        refuse_equal_names(X.columns)
+    try:
+        return validate_data(estimator, X, reset=False, **options)
+    except ValueError as error:
+        known = getattr(estimator, "feature_names_in_", None)
+        if known is None or not isinstance(X, pd.DataFrame):
+            raise
+        hint = _name_hint([str(name) for name in X.columns], list(known))
+        if not hint:
+            raise
+        raise InputError(f"{str(error).rstrip()}\n{hint}") from None
+
+
+def _name_hint(given: list[str], known: list[str]) -> str:
+    absent = [name for name in known if name not in given]
+    if not absent:
+        return (
+            "The names are there, in another order: use X[model.feature_names_in_]."
+            if sorted(given) == sorted(known) and given != known
+            else ""
+        )
+    unknown = [name for name in given if name not in known]
+    pairs = [(name, difflib.get_close_matches(name, unknown, n=1, cutoff=0.6)) for name in absent]
+    near = [f"{match[0]!r} for {name!r}" for name, match in pairs if match]
+    return f"Is it {', '.join(near)}?" if near else ""

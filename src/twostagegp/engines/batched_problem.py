@@ -1,0 +1,399 @@
+r"""The likelihood of many small problems at once, with its derivative.
+
+Problem b has inputs :math:`X_b` (n rows), a target :math:`t_b`, and parameters
+:math:`(\theta_b, \log \sigma_b^2)`. With :math:`K = K_{\theta_b} + \sigma_b^2 I`,
+:math:`A = K^{-1}`, :math:`\alpha = A t_b`:
+
+.. math::
+
+    L_b = \tfrac12 t_b^\top \alpha + \tfrac12 \log\det K + \tfrac n2 \log 2\pi, \qquad
+    W = \frac{\partial L_b}{\partial K} = \tfrac12 (A - \alpha \alpha^\top) .
+
+Merged rows (``rows.py``) have a weight c, a spread q and perhaps known noise, and noise variances
+:math:`s / c`; their likelihood and leave-one-out density are those of ``objectives.py``. As in
+``training.py`` the value is divided by the number of rows before merging and a weak prior added.
+
+Problems are worked on in blocks: on a CPU so small that a block's matrices stay in the cache, one
+block a thread; on a GPU as large as the memory budget allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from twostagegp.data.rows import Rows
+from twostagegp.engines.problem import NOISE_PRIOR
+from twostagegp.errors import MemoryBudgetError
+from twostagegp.kernels import Kernel
+from twostagegp.kernels.batched import Index, KernelBatch, kernel_batch, take
+from twostagegp.numerics.linalg import batch_cholesky, batch_solve
+from twostagegp.numerics.objectives import one_copy_variance
+from twostagegp.runtime.memory import available_bytes
+from twostagegp.runtime.threads import limit_threads, no_denormals
+
+__all__ = ["Block", "Extras", "ProblemBatch"]
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+Result = TypeVar("Result")
+
+_LOG_2PI = math.log(2.0 * math.pi)
+#: Entries of one matrix stack that a core's cache holds beside its temporaries.
+_CACHE_ENTRIES = 1 << 17
+#: Above this many rows several threads work on one problem faster than one does.
+_SHARED_ROWS = 600
+#: n x n matrices alive while one problem of a block is evaluated.
+_LIVE_MATRICES = 8
+#: Share of the free memory that a batch may take.
+_MEMORY_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What merged rows have beyond inputs and target, each of shape (B, n) or (1, n).
+
+    Attributes
+    ----------
+    c : Tensor
+        Weight: how many rows it stands for.
+    q : Tensor
+        Sum of squares of the target within the row.
+    known : Tensor
+        Known noise variance.
+    """
+
+    c: Tensor
+    q: Tensor
+    known: Tensor
+
+    @classmethod
+    def of(cls, rows: Rows, index: Tensor) -> Extras | None:
+        """Those of some rows, ``index`` of shape (B, n); None where there are none in the table."""
+        if rows.plain and not bool(rows.extra.any()):
+            return None
+        return cls(rows.c[index], rows.q[index], rows.extra[index])
+
+    def take(self, index: Index, n_rows: int | None = None) -> Extras:
+        """Of some problems, and of the first ``n_rows`` rows."""
+        cut = slice(None, n_rows)
+        return Extras(*(take(values, index)[:, cut] for values in (self.c, self.q, self.known)))
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some problems of a batch, factorised at their parameters.
+
+    Attributes
+    ----------
+    index : slice or Tensor
+        Which problems of the batch.
+    theta : Tensor of shape (b, p - 1)
+    noise : Tensor of shape (b,)
+        Noise variance.
+    s : Tensor of shape (b, n)
+        What stands on the diagonal: noise variance of each row, divided by its weight.
+    K, L, A : Tensors of shape (b, n, n)
+        Covariance without noise; Cholesky factor and inverse of the covariance with noise.
+    t, alpha : Tensors of shape (b, n)
+    fine : Tensor of shape (b,)
+        False where the covariance could not be factorised.
+    extras : Extras or None
+        None for plain rows.
+    """
+
+    index: Index
+    theta: Tensor
+    noise: Tensor
+    s: Tensor
+    K: Tensor
+    L: Tensor
+    A: Tensor
+    t: Tensor
+    alpha: Tensor
+    fine: Tensor
+    extras: Extras | None
+    saved: object = field(repr=False)
+
+    @property
+    def kappa(self) -> Tensor:
+        return self.A.diagonal(dim1=-2, dim2=-1)
+
+    @property
+    def total(self) -> Tensor:
+        """Rows before merging, shape (b,) or (1,)."""
+        if self.extras is None:
+            return self.t.new_tensor([self.t.shape[1]])
+        return self.extras.c.sum(-1)
+
+    def nll(self) -> Tensor:
+        """Negative log likelihood of each problem, shape (b,)."""
+        logdet = self.L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        value = 0.5 * torch.linalg.vecdot(self.t, self.alpha) + logdet
+        if self.extras is None:
+            return value + 0.5 * self.t.shape[1] * _LOG_2PI
+        c, s = self.extras.c, self.s * self.extras.c
+        within = self.extras.q / s + (c - 1.0) * s.log() + c.log() + c * _LOG_2PI
+        return value + 0.5 * within.sum(-1)
+
+    def direct_noise_slope(self) -> Tensor | float:
+        """d(nll)/d(noise variance) other than through the covariance, shape (b,)."""
+        if self.extras is None:
+            return 0.0
+        c, s = self.extras.c, self.s * self.extras.c
+        return 0.5 * ((c - 1.0) / s - self.extras.q / s.square()).sum(-1)
+
+    def heldout(self) -> tuple[Tensor, Tensor]:
+        """Squared leave-one-out residuals, summed over copies, and variances, each (b, n)."""
+        if self.extras is None:
+            return (self.alpha / self.kappa).square(), 1.0 / self.kappa
+        c, s = self.extras.c, self.s * self.extras.c
+        v = one_copy_variance(self.kappa, c, s).v
+        twins = v.square() * (self.alpha.square() / c + self.extras.q / s.square())
+        lone = c * (self.alpha / self.kappa).square() + self.extras.q
+        return torch.where(c > 1.0, twins, lone), v
+
+    def loo_density(self) -> Tensor:
+        """Negative log density of every row predicted from the others, summed, shape (b,)."""
+        squares, v = self.heldout()
+        c = 1.0 if self.extras is None else self.extras.c
+        return 0.5 * (squares / v + c * (v.log() + _LOG_2PI)).sum(-1)
+
+    def loo_error(self) -> Tensor:
+        """Mean squared leave-one-out error, shape (b,)."""
+        return self.heldout()[0].sum(-1) / self.total
+
+
+@dataclass(frozen=True)
+class ProblemBatch:
+    """B problems of one kernel.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    X : Tensor of shape (B, n, d), or (1, n, d) where all problems share their inputs
+    t : Tensor of shape (B, n)
+        Zero-mean targets of about unit size.
+    extras : Extras, optional
+        Weights, spreads and known noise of merged rows.
+    noise_floor : float
+        Lower bound of the noise variance.
+    use_prior : bool
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from twostagegp.kernels import make_kernel
+    >>> X = torch.randn(3, 20, 2, dtype=torch.float64)
+    >>> problems = ProblemBatch.of(make_kernel("rbf", 2), X, X[:, :, 0])
+    >>> values, gradients = problems(problems.starts(), np.arange(3))
+    >>> values.shape, gradients.shape
+    ((3,), (3, 3))
+    """
+
+    kernel: Kernel
+    covariance: KernelBatch
+    X: Tensor
+    t: Tensor
+    extras: Extras | None = None
+    noise_floor: float = 1e-8
+    use_prior: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        kernel: Kernel,
+        X: Tensor,
+        t: Tensor,
+        *,
+        extras: Extras | None = None,
+        noise_floor: float = 1e-8,
+        use_prior: bool = True,
+    ) -> ProblemBatch:
+        """A batch, once its distances are known to fit into memory."""
+        _check_memory(len(X), X.shape[1], X.device, X.element_size())
+        covariance = kernel_batch(kernel, X)
+        return cls(kernel, covariance, X, t, extras, noise_floor, use_prior)
+
+    def __len__(self) -> int:
+        return len(self.t)
+
+    @property
+    def n_rows(self) -> int:
+        return self.t.shape[1]
+
+    def with_targets(self, t: Tensor, q: Tensor | None = None) -> ProblemBatch:
+        """The same inputs with other targets, shape (B', n); B' is free for shared inputs.
+
+        ``q`` are their spreads within merged rows, where rows are merged.
+        """
+        extras = self.extras if self.extras is None or q is None else replace(self.extras, q=q)
+        return replace(self, t=t, extras=extras)
+
+    def subset(self, index: Indices, n_rows: int) -> ProblemBatch:
+        """Some problems, with the first ``n_rows`` of their rows."""
+        problems = self._index(index)
+        X, t = take(self.X, problems)[:, :n_rows], self.t[problems][:, :n_rows]
+        extras = None if self.extras is None else self.extras.take(problems, n_rows)
+        return replace(self, covariance=kernel_batch(self.kernel, X), X=X, t=t, extras=extras)
+
+    def starts(self) -> Array:
+        """The kernel's own starting values for every problem, shape (B, p)."""
+        start = np.append(self.kernel.start(), math.log(max(0.05, 2.0 * self.noise_floor)))
+        return np.tile(start, (len(self), 1))
+
+    def bounds(self) -> tuple[Array, Array]:
+        """Lower and upper bounds of the parameters, each of shape (p,)."""
+        floor = math.log(self.noise_floor)
+        pairs = [*self.kernel.bounds(), (floor, max(math.log(1e2), floor + 1.0))]
+        lower, upper = np.array(pairs).T
+        return lower, upper
+
+    def __call__(self, parameters: Array, index: Indices) -> tuple[Array, Array]:
+        """Values (b,) and gradients (b, p) of the problems in ``index`` at ``parameters`` (b, p).
+
+        The value is infinite where the covariance cannot be factorised.
+        """
+        parts = self.map(parameters, index, self._value_and_gradient)
+        values = np.concatenate([value for value, _ in parts])
+        gradients = np.concatenate([gradient for _, gradient in parts])
+        if self.use_prior:
+            penalty, slope = self._prior(parameters)
+            total = self._totals(index)
+            values, gradients = values + penalty / total, gradients + slope / total[:, None]
+        return values, gradients
+
+    def _totals(self, index: Indices) -> Array:
+        """Rows before merging of each problem."""
+        if self.extras is None:
+            return np.full(len(index), float(self.n_rows))
+        totals = self.extras.c.sum(-1).cpu().numpy().astype(np.float64)
+        return totals[index] if len(totals) > 1 else np.full(len(index), totals[0])
+
+    def _prior(self, parameters: Array) -> tuple[Array, Array]:
+        mean, precision = self.kernel.prior()
+        offset = parameters - np.append(mean, NOISE_PRIOR[0])
+        slope = np.append(precision, NOISE_PRIOR[1]) * offset
+        return 0.5 * (slope * offset).sum(1), slope
+
+    def _value_and_gradient(self, block: Block) -> tuple[Array, Array]:
+        value, direct = block.nll(), block.direct_noise_slope()
+        # A is not needed any more: W takes its place.
+        W = block.A.baddbmm_(block.alpha[:, :, None], block.alpha[:, None, :], alpha=-1.0)
+        W.mul_(0.5)
+        gradient = torch.empty(len(value), block.theta.shape[1] + 1).to(value)
+        gradient[:, :-1] = self.covariance.gradient(block.theta, block.K, block.saved, W)
+        diagonal = W.diagonal(dim1=-2, dim2=-1)
+        diagonal = diagonal if block.extras is None else diagonal / block.extras.c
+        gradient[:, -1] = block.noise * (diagonal.sum(-1) + direct)
+        total = block.total
+        value, gradient = value / total, gradient / total[:, None]
+        bad = ~block.fine
+        value[bad], gradient[bad] = math.inf, 0.0
+        return value.cpu().numpy(), gradient.cpu().numpy()
+
+    def map(
+        self, parameters: Array, index: Indices, function: Callable[[Block], Result]
+    ) -> list[Result]:
+        """``function`` of every block of the problems in ``index``, in order."""
+        size = self._block_size()
+        cuts = [slice(i, i + size) for i in range(0, len(index), size)]
+
+        def work(cut: slice) -> Result:
+            return function(self._block(parameters[cut], index[cut]))
+
+        threads = torch.get_num_threads()
+        if self.X.device.type != "cpu":
+            return [work(cut) for cut in cuts]
+        if threads > 1 and self.covariance.concurrent and len(cuts) > 1:
+            with _one_thread_each(min(threads, len(cuts))) as pool:
+                return list(pool.map(work, cuts))
+        with limit_threads(1 if self.n_rows <= _SHARED_ROWS else None), no_denormals():
+            return [work(cut) for cut in cuts]
+
+    def _block_size(self) -> int:
+        matrix = self.n_rows**2
+        if not self.covariance.concurrent:
+            return 1  # evaluated one by one, and differentiated before the next
+        if self.X.device.type == "cpu":
+            return max(1, _CACHE_ENTRIES // matrix)
+        free = available_bytes(self.X.device) or 0
+        needed = _LIVE_MATRICES * matrix * self.X.element_size()
+        return max(1, int(_MEMORY_SHARE * free) // needed)
+
+    def _index(self, index: Indices) -> Index:
+        """A slice where the problems are neighbours, which copies nothing."""
+        if len(index) and bool((np.diff(index) == 1).all()):
+            return slice(int(index[0]), int(index[-1]) + 1)
+        return torch.as_tensor(index, device=self.X.device)
+
+    def _block(self, parameters: Array, problems: Indices) -> Block:
+        index = self._index(problems)
+        P = torch.as_tensor(parameters, dtype=self.X.dtype, device=self.X.device)
+        theta, noise = P[:, :-1], P[:, -1].exp()
+        s = noise[:, None].expand(-1, self.n_rows)
+        extras = None if self.extras is None else self.extras.take(index)
+        if extras is not None:
+            s = (s + extras.known) / extras.c
+        K, saved = self.covariance.evaluate(index, theta)
+        diagonal = K.diagonal(dim1=-2, dim2=-1).clone()
+        K.diagonal(dim1=-2, dim2=-1).add_(s)
+        L, fine = batch_cholesky(K)
+        K.diagonal(dim1=-2, dim2=-1).copy_(diagonal)
+        A = _inverse(L)
+        t = self.t[index]
+        alpha = batch_solve(L, t)
+        return Block(index, theta, noise, s, K, L, A, t, alpha, fine, extras, saved)
+
+
+def _inverse(L: Tensor) -> Tensor:
+    """Inverse of L L^T for every problem, rows contiguous."""
+    if L.device.type == "cpu":
+        return torch.cholesky_inverse(L).mT  # symmetric, and written by columns
+    # A GPU's own inverse takes one problem after the other; these two calls take all.
+    identity = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device).expand_as(L)
+    root = torch.linalg.solve_triangular(L, identity, upper=False)
+    return root.mT @ root
+
+
+def _check_memory(n_problems: int, n: int, device: torch.device, itemsize: int) -> None:
+    """Raise where the inputs' distances, or one problem at work, exceed the memory budget."""
+    needed = (n_problems + _LIVE_MATRICES) * n * n * itemsize
+    free = available_bytes(device)
+    if free is not None and needed > _MEMORY_SHARE * free:
+        raise MemoryBudgetError(
+            f"a batch of {n_problems} problems of {n} rows needs about {needed / 2**30:.1f} GiB; "
+            f"the budget on {device} is {_MEMORY_SHARE * free / 2**30:.1f} GiB, half of what is "
+            "free. Lower subsample or n_repeats."
+        )
+
+
+@contextmanager
+def _one_thread_each(n_workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Workers that compute with one thread each; torch's setting is as before afterwards.
+
+    Problems of a few hundred rows are too small to be shared between threads, but one problem a
+    thread keeps all of them busy. An interrupt waits for the blocks at work, milliseconds, and
+    drops the others.
+    """
+    before = torch.get_num_threads()
+    pool = ThreadPoolExecutor(n_workers, initializer=_prepare_worker)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        torch.set_num_threads(before)
+
+
+def _prepare_worker() -> None:
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)

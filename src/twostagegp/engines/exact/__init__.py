@@ -1,0 +1,1 @@
+"""The exact engine: one Cholesky factor of all training rows."""

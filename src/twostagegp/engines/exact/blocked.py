@@ -1,0 +1,207 @@
+r"""A Cholesky factor in one n x n buffer, block by block, and what is asked of it.
+
+Block columns are factorised from left to right, each when it is first needed: with the blocks
+left of it known,
+
+.. math::
+
+    L_{:k} = \big( K_{:k} - L_{:,<k} L_{k,<k}^\top \big) L_{kk}^{-\top} , \qquad
+    L_{kk} L_{kk}^\top = K_{kk} - L_{k,<k} L_{k,<k}^\top ,
+
+so that K itself never exists: a block column of the kernel is evaluated, turned into one of L and
+stored in its place. Nearly all work is matrix products. Solves use the inverses of the diagonal
+blocks, which are kept. The diagonal of :math:`K^{-1}` comes from block columns of :math:`L^{-1}`,
+which are made one at a time and thrown away,
+
+.. math::
+
+    (K^{-1})_{jj} = \sum_{i \ge j} (L^{-1})_{ij}^2 .
+
+Beside the buffer no more than a few block columns are held. The factor and that diagonal take
+:math:`n^3 / 3` floating point operations each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from twostagegp.numerics.linalg import JITTERS, not_finite, not_positive_definite
+
+__all__ = ["BlockedFactor", "block_size", "blocked_bytes"]
+
+#: Rows of a block: wide enough for products at full speed, narrow beside the buffer.
+_BLOCK = {"cuda": 1024, "cpu": 512}
+#: Blocks of L^-1 that are made together.
+_COLUMNS_AT_ONCE = 4
+#: Block columns alive at the worst moment: the kernel's panel with its distances and temporaries.
+_LIVE_PANELS = 12
+
+#: Entries [k0:, k0:k1] of a symmetric matrix, shape (n - k0, k1 - k0); may be changed.
+Panel = Callable[[int, int], Tensor]
+
+
+def block_size(n: int, device: torch.device) -> int:
+    """Rows of a block for a matrix of n rows."""
+    return min(_BLOCK.get(device.type, _BLOCK["cpu"]), max(64, -(-n // 4)))
+
+
+def blocked_bytes(n: int, device: torch.device, itemsize: int = 8) -> int:
+    """Peak bytes of a factorisation and of all that is asked of the factor.
+
+    Examples
+    --------
+    >>> blocked_bytes(100_000, torch.device("cuda")) // 10**9  # GB
+    89
+    """
+    b = block_size(n, device)
+    return n * n * itemsize + _LIVE_PANELS * n * b * max(itemsize, 8)
+
+
+class BlockedFactor:
+    """The lower Cholesky factor of a symmetric positive definite matrix, in one buffer.
+
+    Parameters
+    ----------
+    panel : callable
+        ``panel(k0, k1)`` returns the entries [k0:, k0:k1] of the matrix.
+    n : int
+        Rows of the matrix.
+    like : Tensor
+        Its dtype and device are those of the factor.
+    block : int, optional
+        Rows of a block.
+
+    Attributes
+    ----------
+    buffer : Tensor of shape (n, n)
+        L on and below the diagonal, zero above it.
+    jitter : float
+        What was added to the diagonal; usually 0.
+
+    Examples
+    --------
+    >>> import torch
+    >>> K = torch.tensor([[4.0, 2.0], [2.0, 3.0]], dtype=torch.float64)
+    >>> factor = BlockedFactor(lambda a, b: K[a:, a:b].clone(), 2, K, block=1)
+    >>> bool(torch.allclose(factor.solve(K), torch.eye(2).double()))
+    True
+    """
+
+    def __init__(self, panel: Panel, n: int, like: Tensor, block: int | None = None) -> None:
+        self.block = block_size(n, like.device) if block is None else block
+        self.buffer = torch.empty(n, n, dtype=like.dtype, device=like.device)
+        self.jitter = self._factorise(panel)
+
+    @classmethod
+    def of(cls, buffer: Tensor, jitter: float = 0.0) -> BlockedFactor:
+        """A factor that is there already: lower triangular, zero above the diagonal."""
+        factor = cls.__new__(cls)
+        factor.block, factor.buffer, factor.jitter = (
+            block_size(len(buffer), buffer.device),
+            buffer,
+            jitter,
+        )
+        factor._inverses = [_inverse(buffer[a:b, a:b]) for a, b in factor._blocks()]
+        return factor
+
+    def __len__(self) -> int:
+        return len(self.buffer)
+
+    def _blocks(self, first: int = 0) -> Iterator[tuple[int, int]]:
+        n = len(self)
+        for start in range(first, n, self.block):
+            yield start, min(start + self.block, n)
+
+    def _factorise(self, panel: Panel) -> float:
+        """Fill the buffer; with a larger jitter from the beginning where a pivot fails."""
+        jitter, scale = 0.0, 0.0
+        for relative in (0.0, *JITTERS):
+            jitter = relative * scale
+            pivots = self._attempt(panel, jitter)
+            if pivots is None:
+                return jitter
+            scale = pivots
+        raise not_positive_definite(len(self), self.buffer.dtype, jitter, scale)
+
+    def _attempt(self, panel: Panel, jitter: float) -> float | None:
+        """None, or the mean of the diagonal where this jitter is too small."""
+        L = self.buffer
+        self._inverses: list[Tensor] = []
+        for a, b in self._blocks():
+            column = panel(a, b).to(L.dtype)
+            top = column[: b - a]
+            if jitter:
+                top.diagonal().add_(jitter)
+            mean = float(top.diagonal().mean())
+            if a:
+                column.addmm_(L[a:, :a], L[a:b, :a].T, alpha=-1.0)
+            D, info = torch.linalg.cholesky_ex(top)
+            if bool(info) or not bool(torch.isfinite(D.diagonal()).all()):
+                if not bool(torch.isfinite(column).all()):
+                    raise not_finite(len(self), L.dtype, int((~torch.isfinite(column)).sum()))
+                return mean
+            inverse = _inverse(D)
+            self._inverses.append(inverse)
+            L[a:b, a:b] = D
+            L[a:b, b:] = 0.0
+            if b < len(self):
+                torch.mm(column[b - a :], inverse.T, out=L[b:, a:b])
+            if jitter == 0.0 and not bool(torch.isfinite(L[-1, a:b]).all()):
+                raise not_finite(len(self), L.dtype, int((~torch.isfinite(L[b:, a:b])).sum()))
+        return None
+
+    def half_solve_(self, B: Tensor, first: int = 0) -> Tensor:
+        r"""In place: :math:`L^{-1} B`, B of shape (n - first, m).
+
+        With ``first``, a multiple of the block, by the part of L below and right of that row.
+        """
+        for a, b in self._blocks(first):
+            part = B[a - first : b - first]
+            if a > first:
+                part.addmm_(self.buffer[a:b, first:a], B[: a - first], alpha=-1.0)
+            part.copy_(self._inverses[a // self.block] @ part)
+        return B
+
+    def back_solve_(self, B: Tensor) -> Tensor:
+        r"""In place: :math:`L^{-\top} B`, B of shape (n, m)."""
+        for a, b in reversed(list(self._blocks())):
+            part = B[a:b]
+            if b < len(self):
+                part.addmm_(self.buffer[b:, a:b].T, B[b:], alpha=-1.0)
+            part.copy_(self._inverses[a // self.block].T @ part)
+        return B
+
+    def solve(self, B: Tensor) -> Tensor:
+        r""":math:`(L L^\top)^{-1} B` for a vector (n,) or a matrix (n, m)."""
+        columns = B.to(self.buffer.dtype).reshape(len(self), -1).clone()
+        return self.back_solve_(self.half_solve_(columns)).reshape(B.shape)
+
+    def log_determinant(self) -> Tensor:
+        r""":math:`\log \det L L^\top`."""
+        return 2.0 * self.buffer.diagonal().double().log().sum()
+
+    def inverse_diagonal(self) -> Tensor:
+        r"""Diagonal of :math:`(L L^\top)^{-1}`, shape (n,)."""
+        n, kappa = len(self), torch.empty_like(self.buffer[0])
+        width = _COLUMNS_AT_ONCE * self.block
+        for a in range(0, n, width):
+            b = min(a + width, n)
+            Z = torch.zeros(n - a, b - a, dtype=kappa.dtype, device=kappa.device)
+            Z.diagonal().fill_(1.0)
+            kappa[a:b] = self.half_solve_(Z, a).square_().sum(0)
+        return kappa
+
+    def inverse_columns(self, index: Tensor) -> Tensor:
+        r"""Columns of :math:`L^{-1}`, shape (n, len(index))."""
+        E = torch.zeros(len(self), len(index), dtype=self.buffer.dtype, device=self.buffer.device)
+        E[index, torch.arange(len(index), device=E.device)] = 1.0
+        return self.half_solve_(E)
+
+
+def _inverse(D: Tensor) -> Tensor:
+    """Inverse of a lower triangular block."""
+    eye = torch.eye(len(D), dtype=D.dtype, device=D.device)
+    return torch.linalg.solve_triangular(D, eye, upper=False)

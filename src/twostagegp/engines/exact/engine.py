@@ -1,0 +1,274 @@
+r"""The exact engine: one dense Cholesky factor of all training rows.
+
+.. math::
+
+    \hat m(x) = k_x^\top \alpha, \qquad
+    \hat v(x) = k_\theta(x, x) - \|L^{-1} k_x\|^2, \qquad
+    L L^\top = K_\theta + \mathrm{diag}(s / c), \quad \alpha = (L L^\top)^{-1} t .
+
+The mean needs only :math:`\alpha`; the factor is touched when a variance is asked for. Up to
+``LARGE_ROWS`` rows the linear algebra is LAPACK's, with several matrices of n x n numbers alive in
+training; above, that of ``blocked.py`` and ``large.py``, with one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from twostagegp.data.rows import Rows
+from twostagegp.engines import memory as foresight
+from twostagegp.engines.exact.blocked import BlockedFactor
+from twostagegp.engines.exact.large import BlockedInverse, LargeProblem
+from twostagegp.engines.exact.panels import CovariancePanels
+from twostagegp.engines.problem import ObjectiveName, Problem
+from twostagegp.kernels import Kernel, Vector
+from twostagegp.numerics import objectives
+from twostagegp.numerics.linalg import (
+    cholesky_inverse,
+    cholesky_solve,
+    extended_cholesky,
+    safe_cholesky,
+)
+from twostagegp.numerics.objectives import Factored, Heldout
+
+__all__ = ["ExactEngine", "ExactPosterior", "Work"]
+
+#: Rows of a prediction from which inverses of the factor's diagonal blocks are worth making.
+_MANY_QUERIES = 256
+
+
+@dataclass
+class Work:
+    """How often all rows were factorised outside training (which counts its own)."""
+
+    full_rows: int
+    full_conditionings: int = 0
+
+
+@dataclass(frozen=True)
+class ExactEngine:
+    """Training rows for the exact method.
+
+    Parameters
+    ----------
+    rows : Rows
+    noise_floor : float
+        Lower bound of the noise variance on the standardised target.
+    use_prior : bool
+        Whether training adds the weak prior on hyperparameters.
+    work : Work, optional
+        Counts factorisations of all rows; shared by subsets.
+    factor_dtype : torch.dtype, optional
+        Precision of the factor of more than ``LARGE_ROWS`` rows; by default that of the rows.
+    """
+
+    rows: Rows
+    noise_floor: float = 1e-8
+    use_prior: bool = True
+    work: Work | None = None
+    factor_dtype: torch.dtype | None = None
+
+    def subset(self, index: NDArray[np.int64]) -> ExactEngine:
+        rows = self.rows.subset(index)
+        # A part for which one matrix in full precision is no larger than the whole in its own.
+        fits = 2 * len(rows) ** 2 <= len(self.rows) ** 2
+        return replace(self, rows=rows, factor_dtype=None if fits else self.factor_dtype)
+
+    def to(self, device: torch.device) -> ExactEngine:
+        """The same on another device."""
+        return replace(self, rows=self.rows.to(device))
+
+    def with_rows(self, rows: Rows) -> ExactEngine:
+        """The same options on other rows."""
+        return replace(self, rows=rows)
+
+    def problem(self, kernel: Kernel, objective: ObjectiveName, R: Tensor | None = None) -> Problem:
+        given = (kernel, self.rows, objective, R, self.noise_floor, self.use_prior)
+        if len(self.rows) <= foresight.LARGE_ROWS:
+            return Problem(*given)
+        return LargeProblem(*given, factor_dtype=self.factor_dtype)
+
+    def condition(self, kernel: Kernel, parameters: Vector) -> ExactPosterior:
+        if self.work is not None and len(self.rows) == self.work.full_rows:
+            self.work.full_conditionings += 1
+        parameters = np.asarray(parameters, dtype=np.float64)
+        return ExactPosterior(kernel, parameters, self.rows, self.factor_dtype)
+
+
+class ExactPosterior:
+    """A zero-mean GP conditioned on rows through one Cholesky factor.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from twostagegp.kernels import NamedKernel
+    >>> X = torch.linspace(0, 1, 4, dtype=torch.float64)[:, None]
+    >>> one = torch.ones(4, dtype=torch.float64)
+    >>> rows = Rows(X, X[:, 0], one, 0 * one, 0 * one)
+    >>> gp = ExactPosterior(NamedKernel("rbf", 1), np.array([0.0, 0.0, np.log(1e-6)]), rows)
+    >>> bool(torch.allclose(gp.mean(X), X[:, 0], atol=1e-3))
+    True
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        parameters: Vector,
+        rows: Rows,
+        factor_dtype: torch.dtype | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.parameters = parameters
+        self.rows = rows
+        self.noise = math.exp(parameters[-1])
+        self._factor: Tensor | None
+        blocked = self._factorise(factor_dtype)
+        self.alpha = self._solved() if blocked is None else blocked.alpha
+
+    def rebuild_factor(self) -> None:
+        """The factor from rows and hyperparameters, as after a file without it."""
+        X, large = self.rows.X, len(self.rows) > foresight.LARGE_ROWS
+        dtype = foresight.plan_factor(len(X), X.device, X.dtype) if large else None
+        self._factorise(dtype)
+
+    def _factorise(self, dtype: torch.dtype | None) -> BlockedInverse | None:
+        """Set the factor; of many rows also what its blocks can do, while they are at hand."""
+        if len(self.rows) > foresight.LARGE_ROWS:
+            blocked = BlockedInverse.of(self.kernel, self.parameters, self.rows, dtype)
+            self._factor, self.jitter = blocked.factor.buffer, blocked.factor.jitter
+            return blocked
+        K, _ = self.kernel.evaluate(self.rows.X, self.parameters[:-1])
+        K.diagonal().add_(self._noises() / self.rows.c)
+        self._factor, self.jitter = safe_cholesky(K)
+        return None
+
+    def _blocked(self) -> BlockedInverse:
+        """The factor with what its blocks can do."""
+        noise = self._noises() / self.rows.c
+        panels = CovariancePanels(self.kernel, self.parameters[:-1], self.rows.X, noise)
+        return BlockedInverse(panels, BlockedFactor.of(self.L, self.jitter), self.rows.t)
+
+    def _solved(self) -> Tensor:
+        """The solution for the target."""
+        if len(self.rows) > foresight.LARGE_ROWS:
+            return self._blocked().alpha
+        return cholesky_solve(self.L, self.rows.t)
+
+    @property
+    def L(self) -> Tensor:
+        """The Cholesky factor of the training covariance."""
+        assert self._factor is not None, "drop_factor() was called"
+        return self._factor
+
+    def drop_factor(self) -> None:
+        self._factor = None
+
+    def extended(self, rows: Rows, changed: Tensor) -> ExactPosterior:
+        """The same hyperparameters conditioned on more rows.
+
+        The factor is taken over up to the first row that has changed; from there on, and for the
+        rows that are new, it is computed. Where it was dropped, all of it is; so it is of more than
+        ``LARGE_ROWS`` rows where only one matrix fits.
+
+        Parameters
+        ----------
+        rows : Rows
+            These rows, in their order, and new ones after them.
+        changed : integer Tensor
+            Those of these rows whose weight is another one now.
+        """
+        posterior = copy(self)
+        posterior.rows = rows
+        factor = None
+        taken = self._factor is not None and self._factor.dtype == rows.X.dtype
+        if taken and posterior._can_grow():
+            assert self._factor is not None
+            factor = posterior._grown_factor(self._factor, changed)
+        if factor is None:
+            posterior.rebuild_factor()
+        else:
+            posterior._factor = factor
+        posterior.alpha = posterior._solved()
+        return posterior
+
+    def _can_grow(self) -> bool:
+        """Whether there is room for the matrices from which a grown factor comes."""
+        X = self.rows.X
+        return foresight.can_grow(len(X), X.device, X.element_size())
+
+    def _grown_factor(self, L: Tensor, changed: Tensor) -> Tensor | None:
+        """The factor of all rows, from one of the first of them."""
+        same = int(changed.min()) if len(changed) else len(L)
+        if same == 0:
+            return None
+        theta, X = self.parameters[:-1], self.rows.X
+        K22, _ = self.kernel.evaluate(X[same:], theta)
+        K22.diagonal().add_((self._noises() / self.rows.c)[same:] + self.jitter)
+        K21 = self.kernel.cross(X[same:], X[:same], theta)
+        return extended_cholesky(L[:same, :same], K21, K22)
+
+    def _noises(self) -> Tensor:
+        return self.noise + self.rows.extra
+
+    def factored(self) -> tuple[Factored, Tensor]:
+        """What the objectives ask for: factor, inverse and solution, and the noise variances."""
+        return Factored(self.L, cholesky_inverse(self.L), self.alpha), self._noises()
+
+    def heldout(self) -> Heldout:
+        if len(self.rows) <= foresight.LARGE_ROWS:
+            f, s = self.factored()
+            return objectives.heldout(f, self.rows, s)
+        inverse = self._blocked()
+        inverse.alpha = self.alpha  # known already
+        return objectives.heldout(inverse, self.rows, self._noises())
+
+    def mean(self, X: Tensor) -> Tensor:
+        return self._by_chunks(X, lambda part: self._cross(part) @ self.alpha)
+
+    def variance(self, X: Tensor) -> Tensor:
+        half_solve = self._half_solve(len(X))
+
+        def of(part: Tensor) -> Tensor:
+            V = half_solve(self._cross(part).T)
+            prior = self.kernel.diagonal(part, self.parameters[:-1])
+            return (prior - V.square().sum(0)).clamp_(min=0.0)
+
+        return self._by_chunks(X, of)
+
+    def covariance(self, X: Tensor) -> Tensor:
+        n, q, L = len(self.rows), len(X), self.L
+        foresight.check_covariance_memory(q, n, X.device, L.element_size())
+        half_solve = self._half_solve(q)
+        V = torch.empty(n, q, dtype=L.dtype, device=X.device)
+        start = 0
+        for part in torch.split(X, self._chunk_size(X)):
+            V[:, start : start + len(part)] = half_solve(self._cross(part).T)
+            start += len(part)
+        prior = self.kernel.cross(X, X, self.parameters[:-1])
+        return prior - (V.T @ V).to(prior.dtype)
+
+    def _half_solve(self, queries: int) -> Callable[[Tensor], Tensor]:
+        r""":math:`L^{-1} B` for matrices B of so many columns in all."""
+        L = self.L
+        if len(L) <= foresight.LARGE_ROWS or queries < _MANY_QUERIES:
+            return lambda B: torch.linalg.solve_triangular(L, B.to(L.dtype), upper=False)
+        factor = BlockedFactor.of(L)
+        return lambda B: factor.half_solve_(B.to(L.dtype).contiguous())
+
+    def _cross(self, X: Tensor) -> Tensor:
+        return self.kernel.cross(X, self.rows.X, self.parameters[:-1])
+
+    def _by_chunks(self, X: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
+        return torch.cat([of(part) for part in torch.split(X, self._chunk_size(X))])
+
+    def _chunk_size(self, X: Tensor) -> int:
+        """Queries of a panel."""
+        return max(1, foresight.chunk_entries(X.device) // max(1, len(self.rows)))

@@ -1,0 +1,234 @@
+"""How much memory exact fits, updates and joint covariances take, foreseen before it is taken."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+
+from twostagegp.engines.exact.blocked import blocked_bytes
+from twostagegp.engines.exact.large import group_bytes
+from twostagegp.errors import MemoryBudgetError
+from twostagegp.runtime.memory import available_bytes
+
+__all__ = [
+    "LARGE_ROWS",
+    "can_grow",
+    "can_keep_factors",
+    "check_covariance_memory",
+    "check_dense_memory",
+    "chunk_entries",
+    "covariance_bytes",
+    "dense_bytes",
+    "exact_bytes",
+    "memory_of_targets",
+    "plan_factor",
+    "several_targets",
+]
+
+#: Distinct rows above which one n x n matrix is held and derivatives are estimated.
+LARGE_ROWS = 4000
+#: Entries of a (queries, rows) panel during prediction: 128 MiB in float64, 512 on a GPU.
+_CHUNK_ENTRIES = {"cpu": 1 << 24, "cuda": 1 << 26}
+#: Such panels alive at a time.
+_LIVE_CHUNKS = 5
+#: Matrices of a joint covariance alive at a time: the prior's, its distances and temporaries (four
+#: were measured), and one to spare.
+_COVARIANCES = 5
+#: n x n matrices alive at the worst moment of one training step: K, its distances, the
+#: matrix with noise, L, the inverse, W and two temporaries.
+_LIVE_MATRICES = 8
+#: The same when a conditioned model grows: K, its distances, a factor and a temporary.
+_GROWING_MATRICES = 4
+
+
+def dense_bytes(n: int, itemsize: int = 8) -> int:
+    """Peak bytes of one training step that holds all its matrices.
+
+    Examples
+    --------
+    >>> dense_bytes(10_000) // 10**6  # MB
+    6400
+    """
+    return _LIVE_MATRICES * n * n * itemsize
+
+
+def check_dense_memory(n: int, device: torch.device, itemsize: int = 8) -> None:
+    """Raise before a training that holds all its matrices is begun without room for them."""
+    needed, available = dense_bytes(n, itemsize), available_bytes(device)
+    if available is not None and needed > available:
+        most = math.isqrt(available // dense_bytes(1, itemsize))
+        raise _too_large(n, device, needed, available, most)
+
+
+def _too_large(
+    n: int, device: torch.device, needed: int, available: int, most: int, others: int = 0
+) -> MemoryBudgetError:
+    targets = f" and {others + 1} targets" if others else ""
+    return MemoryBudgetError(
+        f"an exact fit of {n} distinct rows{targets} needs about {needed / 2**30:.1f} GiB, and "
+        f"{available / 2**30:.1f} GiB are free on {device}. Use "
+        "TwoStageGPRegressor(method='neighbors') or GPNNRegressor, or fit "
+        + ("fewer targets at a time, or " if others else "")
+        + f"a random subset of at most {most} rows."
+    )
+
+
+def exact_bytes(n: int, device: torch.device, itemsize: int = 8, groups: Sequence[int] = ()) -> int:
+    """Peak bytes of an exact fit to n distinct rows, and of predictions from it.
+
+    ``groups`` are the numbers of rows of the groups that are held out together, where there are
+    any: few and large ones take matrices of their own.
+
+    Examples
+    --------
+    >>> exact_bytes(4_000, torch.device("cpu")) // 10**6  # MB
+    1024
+    >>> exact_bytes(20_000, torch.device("cpu")) // 10**6
+    4183
+    """
+    if n <= LARGE_ROWS:
+        return dense_bytes(n, itemsize)
+    predicting = n * n * itemsize + _LIVE_CHUNKS * chunk_entries(device) * max(itemsize, 8)
+    training = blocked_bytes(n, device, itemsize) + group_bytes(n, groups, itemsize)
+    return max(training, predicting)
+
+
+def plan_factor(
+    n: int, device: torch.device, dtype: torch.dtype, groups: Sequence[int] = ()
+) -> torch.dtype:
+    """The precision in which a factor of n distinct rows fits; an error where none does.
+
+    That of the rows where there is memory for it, otherwise float32 for more than ``LARGE_ROWS``
+    rows. To be asked before an exact fit is begun.
+    """
+    available, others = memory_of_targets(device)
+    options = [dtype]
+    if dtype == torch.float64 and n > LARGE_ROWS:
+        options.append(torch.float32)
+
+    def needed(rows: int, itemsize: int, groups: Sequence[int]) -> int:
+        return exact_bytes(rows, device, itemsize, groups) + others * rows * rows * itemsize
+
+    for option in options:
+        if available is None or needed(n, option.itemsize, groups) <= available:
+            return option
+    assert available is not None
+    itemsize = options[-1].itemsize
+
+    def of_some(rows: int) -> int:
+        """The same of a random subset: of every group its share."""
+        some = [max(1, g * rows // n) for g in groups]
+        return needed(rows, itemsize, some)
+
+    total, most = needed(n, itemsize, groups), _most_rows(available, of_some)
+    raise _too_large(n, device, total, available, most, others)
+
+
+#: Memory that was free before the first of several targets, and targets beside the one at hand.
+_TARGETS: ContextVar[tuple[int, int] | None] = ContextVar("_TARGETS", default=None)
+
+
+@contextmanager
+def several_targets(device: torch.device, p: int) -> Iterator[None]:
+    """Within, a fit of one target leaves room for the factors of all p.
+
+    Memory is measured once, at the beginning, so that every target gets the same answer.
+    """
+    available = available_bytes(device) if p > 1 else None
+    token = _TARGETS.set(None if available is None else (available, p - 1))
+    try:
+        yield
+    finally:
+        _TARGETS.reset(token)
+
+
+def memory_of_targets(device: torch.device) -> tuple[int | None, int]:
+    """Free memory, and how many factors of other targets have to fit into it as well."""
+    known = _TARGETS.get()
+    return (available_bytes(device), 0) if known is None else known
+
+
+def _most_rows(available: int, needed: Callable[[int], int]) -> int:
+    """The largest number of rows for which that suffices."""
+    few, many = 1, math.isqrt(available) + 1
+    while many - few > 1:
+        middle = (few + many) // 2
+        fits = needed(middle) <= available
+        few, many = (middle, many) if fits else (few, middle)
+    return few
+
+
+def chunk_entries(device: torch.device) -> int:
+    """Entries of a (queries, rows) panel during prediction."""
+    return _CHUNK_ENTRIES.get(device.type, _CHUNK_ENTRIES["cpu"])
+
+
+def covariance_bytes(q: int, n: int, device: torch.device, itemsize: int = 8) -> int:
+    """Peak bytes of the joint covariance of q points, from a factor of n rows.
+
+    Examples
+    --------
+    >>> covariance_bytes(1_000, 50_000, torch.device("cpu")) // 10**6  # MB
+    1071
+    """
+    panels = min(chunk_entries(device), q * n)
+    return q * n * itemsize + 8 * max(_LIVE_CHUNKS * panels, _COVARIANCES * q * q)
+
+
+def check_covariance_memory(q: int, n: int, device: torch.device, itemsize: int) -> None:
+    """Raise before a joint covariance is begun without room for it where the model is."""
+    needed, available = covariance_bytes(q, n, device, itemsize), available_bytes(device)
+    if available is not None and needed > available:
+        most = _most_rows(available, lambda some: covariance_bytes(some, n, device, itemsize))
+        raise MemoryBudgetError(
+            f"the joint covariance of {q} rows given {n} training rows needs about "
+            f"{needed / 2**30:.1f} GiB, and {available / 2**30:.1f} GiB are free on {device}; ask "
+            f"for at most {most} rows at a time, or use return_std."
+        )
+
+
+def can_keep_factors(
+    n: int, factors: int, device: torch.device, itemsize: int = 8, before: int = 0
+) -> bool:
+    """Whether a model that grows to n distinct rows can keep the factors of all its kernels.
+
+    Raises before a growth is begun for which there is no memory even with one factor at a time.
+    ``before`` is the number of distinct rows that the model has.
+    """
+    available = available_bytes(device)
+    if available is None or _growing_bytes(n, factors, itemsize) <= available:
+        return True
+
+    def needed(rows: int) -> int:
+        # Of many rows a factor that cannot grow is made anew, in float32 if need be.
+        return (
+            _growing_bytes(rows, 1, itemsize)
+            if rows <= LARGE_ROWS
+            else exact_bytes(rows, device, torch.float32.itemsize)
+        )
+
+    if needed(n) <= available:
+        return False
+    most = _most_rows(available, needed)
+    fewer = f"Add at most {most - before} rows" if most > before else "Free memory"
+    raise MemoryBudgetError(
+        f"an update to {n} distinct rows needs about {needed(n) / 2**30:.1f} GiB, and "
+        f"{available / 2**30:.1f} GiB are free on {device}: enough for {most} distinct rows, and "
+        f"the model has {before}. {fewer}, or fit TwoStageGPRegressor(method='neighbors') or "
+        "GPNNRegressor to all of them."
+    )
+
+
+def _growing_bytes(n: int, factors: int, itemsize: int) -> int:
+    """Peak bytes of a growth from old factors to n rows, with so many factors kept."""
+    return (_GROWING_MATRICES + factors) * n * n * itemsize
+
+
+def can_grow(n: int, device: torch.device, itemsize: int) -> bool:
+    """Whether there is room for the matrices from which a grown factor of n rows comes."""
+    available = available_bytes(device) if n > LARGE_ROWS else None
+    return available is None or _growing_bytes(n, 1, itemsize) <= available

@@ -1,0 +1,1 @@
+"""The neighbour engine: every prediction from the nearest training rows."""

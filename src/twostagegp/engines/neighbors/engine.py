@@ -1,0 +1,367 @@
+r"""The neighbour engine: every prediction from the k nearest training rows alone.
+
+Neighbours are found in the kernel's own metric: inputs divided by its lengthscales, L1 for the
+Laplacian. A row that is held out is predicted from its k nearest *other* rows (without its whole
+group, where groups are given), which costs no more than a prediction. With k = n this is the exact
+engine. Rows with several copies follow ``rows.py``: one copy is left out, and its c - 1 twins see
+the point with noise :math:`s / (c - 1)`. With the latent prediction :math:`(\mu, v)` from the other
+rows this gives the residual and variance of a copy with deviation :math:`\delta`,
+
+.. math::
+
+    v' = \Big(\frac1v + \frac{c - 1}{s}\Big)^{-1}, \qquad
+    e = \frac{v'}{v} (t - \mu) + \Big(1 + \frac{v'}{s}\Big) \delta, \qquad V = v' + s .
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from twostagegp.data.rows import Rows
+from twostagegp.engines.neighbors.index import NeighborIndex, neighbor_index
+from twostagegp.engines.neighbors.local_gp import local_density, local_predict
+from twostagegp.engines.problem import ObjectiveName, Problem
+from twostagegp.errors import MemoryBudgetError
+from twostagegp.kernels import Kernel, NamedKernel, Vector
+from twostagegp.numerics.linalg import safe_cholesky
+from twostagegp.numerics.objectives import Heldout
+
+__all__ = ["NeighborEngine", "NeighborPosterior", "NeighborProblem"]
+
+#: Indexes kept for metrics that were used last.
+_KEPT = 6
+#: Rows that a joint covariance is conditioned on at most.
+_JOINT_ROWS = 5000
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What neighbours are near in: inverse lengthscales, the largest one, and the norm."""
+
+    inverse: tuple[float, ...]
+    manhattan: bool
+
+    @classmethod
+    def of(cls, kernel: Kernel, theta: Vector, d: int) -> Metric:
+        """The metric of a kernel; a kernel without lengthscales takes all columns alike.
+
+        Only ratios matter for who is near, so that kernels whose lengthscales differ by a common
+        factor share their neighbours.
+        """
+        scales = kernel.lengthscales(theta)
+        inverse = np.ones(d) if scales is None else 1.0 / np.asarray(scales)
+        inverse = inverse / inverse.max()
+        manhattan = isinstance(kernel, NamedKernel) and kernel.metric == 1
+        return cls(tuple(float(f"{value:.10g}") for value in inverse), manhattan)
+
+    def change(self, other: Metric) -> float:
+        """Largest difference of a log ratio of two lengthscales; 0 where all stay near who were."""
+        return float(np.ptp(np.log(self.inverse) - np.log(other.inverse)))
+
+    def scale(self, X: Tensor) -> Tensor:
+        """Inputs in which plain distances are the metric's."""
+        return X * torch.as_tensor(self.inverse, dtype=X.dtype, device=X.device)
+
+
+class Remembered:
+    """Points that an answer is known for: the same tensor, not changed since."""
+
+    def __init__(self, points: Tensor) -> None:
+        self.reference = weakref.ref(points)
+        # A tensor of inference mode does not count its changes: it is never the same again.
+        self.version = -1 if points.is_inference() else points._version
+
+    def are(self, points: Tensor) -> bool:
+        """Whether these are the points."""
+        if self.reference() is not points or points.is_inference():
+            return False
+        return self.version == points._version
+
+
+class IndexStore:
+    """Indexes of the same rows in several metrics, and the last answers they gave.
+
+    The parts of a model that share a metric ask about the same points one after the other.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self._indexes: dict[Metric, NeighborIndex] = {}
+        self._answers: list[tuple[Remembered, Metric, int, Tensor]] = []
+        self._lock = threading.Lock()
+        self._grown: weakref.ref[IndexStore] | None = None
+
+    def extended(self, rows: Rows) -> IndexStore:
+        """A store for other rows; who asks for the same rows shares it.
+
+        Indexes are built anew when they are first asked for, which is cheap beside what
+        predictions cost (benchmarks.update_speed).
+        """
+        grown = None if self._grown is None else self._grown()
+        if grown is None or grown.rows is not rows:
+            grown = IndexStore(rows)
+            self._grown = weakref.ref(grown)
+        return grown
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"rows": self.rows}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["rows"])  # type: ignore[misc]
+
+    def index(self, metric: Metric) -> NeighborIndex:
+        """The index of a metric, built when it is first asked for."""
+        with self._lock:
+            found = self._indexes.pop(metric, None)
+            if found is None:
+                inputs = metric.scale(self.rows.X)
+                found = neighbor_index(inputs, metric.manhattan, self.rows.groups)
+            self._indexes[metric] = found  # last used, last dropped
+            while len(self._indexes) > _KEPT:
+                self._indexes.pop(next(iter(self._indexes)))
+        return found
+
+    def near(self, metric: Metric, points: Tensor, k: int) -> Tensor:
+        """Nearest rows of points; the same points in the same metric are not searched twice."""
+        for remembered, known, size, answer in self._answers:
+            if remembered.are(points) and known == metric and size == k:
+                return answer
+        answer = self.index(metric).query(metric.scale(points), k)
+        kept = [known for known in self._answers if known[0].are(points)][-_KEPT:]
+        self._answers = [*kept, (Remembered(points), metric, k, answer)]
+        return answer
+
+    def near_rows(self, metric: Metric, index: Tensor, k: int) -> Tensor:
+        """Nearest other rows of some rows, their own groups left out."""
+        groups = self.rows.groups
+        own_group = None if groups is None else groups[index]
+        points = metric.scale(self.rows.X[index])
+        return self.index(metric).query(points, k, index, own_group)
+
+
+@dataclass
+class NeighborProblem(Problem):
+    """The mean density of some rows, each predicted from fixed neighbours.
+
+    Parameters
+    ----------
+    batch : Tensor of shape (m,)
+        Rows whose density counts.
+    near : Tensor of shape (m, k)
+        Their neighbours.
+    """
+
+    batch: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
+    near: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.int32))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._total = float(self.rows.c[self.batch].sum())
+
+    def __call__(self, parameters: Vector) -> tuple[float, Vector]:
+        self.evaluations += 1
+        R = self.R if self.objective == "heldout" else None
+        value, gradient = local_density(
+            self.kernel, parameters, self.rows, self.batch, self.near, self.objective, R
+        )
+        if self.use_prior:
+            penalty, slope = self._prior(parameters)
+            value, gradient = value + penalty, gradient + slope
+        return value / self._total, gradient / self._total
+
+
+@dataclass(frozen=True)
+class NeighborEngine:
+    """Training rows for the neighbour method.
+
+    Parameters
+    ----------
+    rows : Rows
+    n_neighbors : int
+        Rows that a prediction is made from (fewer where there are fewer).
+    noise_floor : float
+    use_prior : bool
+    order : integer Tensor of shape (n,), optional
+        Place of each row in the order that ``objective="nll"`` (Vecchia's likelihood) takes.
+    store : IndexStore, optional
+        Shared by engines on the same inputs.
+    """
+
+    rows: Rows
+    n_neighbors: int = 50
+    noise_floor: float = 1e-8
+    use_prior: bool = True
+    order: Tensor | None = None
+    store: IndexStore = field(default=None)  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.store is None:
+            object.__setattr__(self, "store", IndexStore(self.rows))
+
+    def subset(self, index: NDArray[np.int64]) -> NeighborEngine:
+        rows = self.rows.subset(index)
+        order = self.order
+        if order is not None:
+            order = order[torch.as_tensor(index, device=order.device)]
+        return replace(self, rows=rows, order=order, store=None)  # type: ignore[arg-type]
+
+    def with_noise_floor(self, floor: float) -> NeighborEngine:
+        """The same engine with another lower bound of the noise."""
+        return replace(self, noise_floor=floor)
+
+    def extended(self, rows: Rows) -> NeighborEngine:
+        """The same engine on these rows and new ones after them."""
+        order = self.order
+        if order is not None:
+            places = torch.arange(len(self.rows), len(rows), device=order.device)
+            order = torch.cat([order, places.to(order)])
+        return replace(self, rows=rows, order=order, store=self.store.extended(rows))
+
+    def metric(self, kernel: Kernel, theta: Vector) -> Metric:
+        """The kernel's metric on these rows."""
+        return Metric.of(kernel, theta, self.rows.X.shape[1])
+
+    def near_rows(self, kernel: Kernel, theta: Vector, index: Tensor) -> Tensor:
+        """Neighbours of training rows, without themselves, in the kernel's metric."""
+        k = min(self.n_neighbors, max(1, len(self.rows) - 1))
+        return self.store.near_rows(self.metric(kernel, theta), index, k)
+
+    def near_before(self, kernel: Kernel, theta: Vector, index: Tensor) -> Tensor:
+        """Neighbours of rows among those that come before them in ``order``: Vecchia's sets."""
+        assert self.order is not None, "this engine has no order of rows"
+        k = min(self.n_neighbors, max(1, len(self.rows) - 1))
+        metric = self.metric(kernel, theta)
+        index_of = neighbor_index(
+            metric.scale(self.rows.X), metric.manhattan, self.order, ordered=True
+        )
+        return index_of.query(metric.scale(self.rows.X[index]), k, index, self.order[index])
+
+    def local_problem(
+        self,
+        kernel: Kernel,
+        objective: ObjectiveName,
+        parameters: Vector,
+        batch: Tensor,
+        R: Tensor | None = None,
+    ) -> NeighborProblem:
+        """A training problem over ``batch``, neighbours as they are at ``parameters``."""
+        find = self.near_before if objective == "nll" else self.near_rows
+        near = find(kernel, parameters[:-1], batch)
+        return NeighborProblem(
+            kernel, self.rows, objective, R, self.noise_floor, self.use_prior,
+            batch=batch, near=near,
+        )  # fmt: skip
+
+    def condition(self, kernel: Kernel, parameters: Vector) -> NeighborPosterior:
+        return NeighborPosterior(kernel, np.asarray(parameters, dtype=np.float64), self)
+
+
+class NeighborPosterior:
+    """A zero-mean GP whose predictions see the k nearest rows.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> X = torch.linspace(0, 1, 100, dtype=torch.float64)[:, None]
+    >>> one = torch.ones(100, dtype=torch.float64)
+    >>> rows = Rows(X, X[:, 0], one, 0 * one, 0 * one)
+    >>> engine = NeighborEngine(rows, n_neighbors=10)
+    >>> gp = engine.condition(NamedKernel("rbf", 1), np.array([0.0, 0.0, np.log(1e-6)]))
+    >>> bool(torch.allclose(gp.mean(X), X[:, 0], atol=1e-3))
+    True
+    """
+
+    jitter = 0.0
+
+    def __init__(self, kernel: Kernel, parameters: Vector, engine: NeighborEngine) -> None:
+        self.kernel = kernel
+        self.parameters = parameters
+        self.engine = engine
+        self.noise = math.exp(parameters[-1])
+        self.metric = engine.metric(kernel, parameters[:-1])
+        self._last: tuple[Remembered, Tensor, Tensor] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_last": None}
+
+    @property
+    def rows(self) -> Rows:
+        return self.engine.rows
+
+    def _moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance come from one factorisation; who asks for both pays once."""
+        last = self._last  # read once: another thread may store its own
+        if last is not None and last[0].are(X):
+            return last[1], last[2]
+        k = min(self.engine.n_neighbors, len(self.rows))
+        near = self.engine.store.near(self.metric, X, k)
+        mean, variance = local_predict(self.kernel, self.parameters, self.rows, near, X)
+        self._last = Remembered(X), mean, variance
+        return mean, variance
+
+    def mean(self, X: Tensor) -> Tensor:
+        return self._moments(X)[0].clone()
+
+    def variance(self, X: Tensor) -> Tensor:
+        return self._moments(X)[1].clone()
+
+    def covariance(self, X: Tensor) -> Tensor:
+        """Joint covariance: variances as ever, correlations given all points' neighbours together.
+
+        There is no joint distribution behind predictions that each see other rows; correlations
+        from the union of those rows are the nearest thing to one.
+        """
+        k = min(self.engine.n_neighbors, len(self.rows))
+        union = torch.unique(self.engine.store.near(self.metric, X, k).long())
+        if len(union) > _JOINT_ROWS:
+            raise MemoryBudgetError(
+                f"the joint covariance of {len(X)} points depends on {len(union)} training rows, "
+                f"more than {_JOINT_ROWS}; ask for fewer points at a time, or use return_std."
+            )
+        theta, near = self.parameters[:-1], self.rows.subset(union)
+        K, _ = self.kernel.evaluate(near.X, theta)
+        K = K.detach()
+        K.diagonal().add_((self.noise + near.extra) / near.c)
+        L, _ = safe_cholesky(K)
+        V = torch.linalg.solve_triangular(L, self.kernel.cross(near.X, X, theta), upper=False)
+        C = self.kernel.cross(X, X, theta) - V.T @ V
+        v = self.variance(X)
+        # Below this a conditional variance is rounding, and its correlations mean nothing.
+        prior = self.kernel.diagonal(X, theta)
+        size = torch.maximum(C.diagonal(), 1e-15 * prior).sqrt()
+        C = (C / size[:, None] / size).clamp_(-1.0, 1.0) * v.sqrt()[:, None] * v.sqrt()
+        C.diagonal().copy_(v)
+        return C
+
+    def heldout_rows(self, index: Tensor, near: Tensor | None = None) -> Heldout:
+        """Prediction of some training rows from the others; ``near`` where they are known."""
+        if near is None:
+            near = self.engine.near_rows(self.kernel, self.parameters[:-1], index)
+        rows = self.rows.subset(index)
+        mu, v = local_predict(self.kernel, self.parameters, self.rows, near, rows.X)
+        s, c = self.noise + rows.extra, rows.c
+        twins = (c > 1.0) & (rows.groups is None)  # a group leaves with all its copies
+        v = torch.where(twins, torch.maximum(v, 1e-12 * s), v)
+        u = torch.where(twins, 1.0 / (1.0 / v + (c - 1.0) / s), v)
+        ratio = torch.where(twins, u / v, torch.ones_like(v))
+        slope = torch.where(twins, 1.0 + u / s, torch.ones_like(v))
+        return Heldout(ratio * (rows.t - mu), slope, u + s)
+
+    def heldout(self) -> Heldout:
+        return self.heldout_rows(torch.arange(len(self.rows), device=self.rows.X.device))
+
+    def drop_factor(self) -> None:
+        """Nothing to forget: no factor outlives a prediction."""
+
+    def extended(self, rows: Rows, changed: Tensor) -> NeighborPosterior:
+        """The same hyperparameters, with more rows to be near."""
+        return NeighborPosterior(self.kernel, self.parameters, self.engine.extended(rows))

@@ -1,0 +1,396 @@
+r"""Gaussian processes of a few neighbours each, all points at once.
+
+The formulas are in ``compiled/local.py``, which does the work for named kernels on the CPU, eight
+points a vector. On a GPU, and for GPyTorch kernels, torch does the same with batches of matrices:
+the point and its neighbours are one problem of size k + 1 of a ``KernelBatch``.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from twostagegp.data.rows import Rows
+from twostagegp.engines.neighbors.compiled import local
+from twostagegp.engines.neighbors.compiled.threads import by_slices
+from twostagegp.engines.problem import ObjectiveName
+from twostagegp.errors import NumericalError
+from twostagegp.kernels import Kernel, NamedKernel, Vector
+from twostagegp.kernels.batched import kernel_batch
+from twostagegp.numerics.linalg import batch_cholesky, batch_solve
+
+__all__ = ["is_compiled", "local_density", "local_predict"]
+
+#: Points of one slice of work for a thread.
+_SLICE = 256
+#: Entries of the matrices of a block of points in torch: 8 MiB in float64, about what stays in
+#: cache, and on a GPU 1 GiB. Other devices get what a CPU gets.
+_ENTRIES = {"cpu": 1 << 20, "cuda": 1 << 27}
+#: At most so many for a GPyTorch kernel: autograd keeps a dozen matrices, or one a column.
+_GRAPH_ENTRIES = 1 << 24
+_LOG_2PI = math.log(2.0 * math.pi)
+
+
+def is_compiled(kernel: Kernel, rows: Rows) -> bool:
+    """Whether the compiled loops know this kernel, on the device of these rows."""
+    named = isinstance(kernel, NamedKernel) and kernel.name in local.KINDS
+    return named and rows.X.device.type == "cpu"
+
+
+def _scaled(kernel: Kernel, X: Tensor, theta: Vector) -> np.ndarray[tuple[int, int], np.dtype]:
+    assert isinstance(kernel, NamedKernel)
+    return np.ascontiguousarray(kernel.scaled(X.double(), theta).numpy())
+
+
+def local_predict(
+    kernel: Kernel, parameters: Vector, rows: Rows, near: Tensor, points: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Mean and latent variance of points, each from its own neighbours.
+
+    Parameters
+    ----------
+    parameters : array
+        (theta, log noise variance).
+    near : integer Tensor of shape (m, k)
+        Rows; -1 for none.
+    points : Tensor of shape (m, d)
+
+    Returns
+    -------
+    mean, variance : Tensors of shape (m,)
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> X = torch.linspace(0, 1, 9, dtype=torch.float64)[:, None]
+    >>> one = torch.ones(9, dtype=torch.float64)
+    >>> rows = Rows(X, X[:, 0], one, 0 * one, 0 * one)
+    >>> near = torch.tensor([[3, 4, 5]], dtype=torch.int32)
+    >>> parameters = np.array([0.0, 0.0, np.log(1e-6)])
+    >>> mean, variance = local_predict(NamedKernel("rbf", 1), parameters, rows, near, X[4:5] + 0.05)
+    >>> bool(abs(mean[0] - 0.55) < 1e-3), bool(0.0 < variance[0] < 1e-3)
+    (True, True)
+    """
+    if not is_compiled(kernel, rows):
+        return _torch_predict(kernel, parameters, rows, near, points)
+    assert isinstance(kernel, NamedKernel)
+    theta, noise = parameters[:-1], math.exp(parameters[-1])
+    Z, Q = _scaled(kernel, rows.X, theta), _scaled(kernel, points, theta)
+    t = rows.t.double().numpy()
+    noises = ((noise + rows.extra) / rows.c).double().numpy()
+    kind, s, index = local.KINDS[kernel.name], math.exp(theta[-1]), near.int().contiguous().numpy()
+    mean, variance = np.empty(len(Q)), np.empty(len(Q))
+
+    def work(part: slice) -> None:
+        local.predict(Z, t, noises, index[part], Q[part], kind, s, mean[part], variance[part])
+
+    by_slices(work, len(Q), _SLICE)
+    m, v = torch.from_numpy(mean).to(points), torch.from_numpy(variance).to(points)
+    failed = torch.nonzero(v.isnan())[:, 0]
+    if len(failed):  # nearly equal neighbours and hardly any noise: once more, with jitter
+        m[failed], v[failed] = _torch_predict(
+            kernel, parameters, rows, near[failed], points[failed]
+        )
+    return m, v
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """A block of points conditioned on their neighbours."""
+
+    a: Tensor
+    beta: Tensor
+    mean: Tensor
+    variance: Tensor
+    weights: Tensor
+
+
+def _condition(K: Tensor, rows: Rows, near: Tensor, noise: float) -> tuple[_Solved, Tensor]:
+    """Solve with the leading k x k blocks of K (b, k+1, k+1); also which could be factorised."""
+    missing, index = near < 0, near.long().clamp(min=0)
+    t = rows.t[index].masked_fill(missing, 0.0)
+    weights = rows.c[index]
+    noises = (noise + rows.extra[index]) / weights
+    k = near.shape[1]
+    C, kx = K[:, :k, :k].clone(), K[:, k, :k].clone()
+    C.diagonal(dim1=-2, dim2=-1).add_(noises)
+    if bool(missing.any()):
+        C.masked_fill_(missing[:, None, :] | missing[:, :, None], 0.0)
+        C.diagonal(dim1=-2, dim2=-1).masked_fill_(missing, 1.0)
+        kx.masked_fill_(missing, 0.0)
+    L, fine = batch_cholesky(C)
+    a, beta = batch_solve(L, kx), batch_solve(L, t)
+    mean = (kx * beta).sum(1)
+    variance = K[:, k, k] - (kx * a).sum(1)
+    return _Solved(a, beta, mean, variance.clamp(min=0.0), weights), fine
+
+
+def _problems(rows: Rows, near: Tensor, points: Tensor) -> Tensor:
+    """Inputs of the neighbours and the point itself, shape (b, k + 1, d)."""
+    return torch.cat([rows.X[near.long().clamp(min=0)], points[:, None, :]], dim=1)
+
+
+def _block(kernel: Kernel, rows: Rows, k: int) -> int:
+    """Points of a block."""
+    entries = _ENTRIES.get(rows.X.device.type, _ENTRIES["cpu"])
+    if not isinstance(kernel, NamedKernel):
+        entries = min(entries, _GRAPH_ENTRIES)
+    return max(1, entries // (k + 1) ** 2)
+
+
+def _shared(theta: Vector, like: Tensor) -> Tensor:
+    """One parameter vector for all problems of a block, shape (1, p)."""
+    return torch.as_tensor(theta, dtype=like.dtype, device=like.device)[None]
+
+
+def _one_factor(K: Tensor, rows: Rows, near: Tensor, noise: float) -> tuple[Tensor, Tensor]:
+    r"""Mean and variance from a single batched Cholesky factor, NaN where there is none.
+
+    The point's covariances and the targets are two more rows of the matrix, as in the compiled
+    form: below the factor of C stand :math:`L^{-1} k` and :math:`L^{-1} t`, and no system is left
+    to solve. The last two diagonal entries only have to be large enough.
+    """
+    index = near.long()
+    b, k = near.shape
+    t = rows.t[index]
+    noises = (noise + rows.extra[index]) / rows.c[index]
+    A = K.new_zeros(b, k + 2, k + 2)
+    A[:, : k + 1, : k + 1] = K
+    A[:, k + 1, :k] = t
+    A[:, :k, k + 1] = t
+    A.diagonal(dim1=-2, dim2=-1)[:, :k] += noises
+    A[:, k, k] *= 2.0
+    A[:, k + 1, k + 1] = 2.0 * t.square().sum(1) / noises.amin(1) + 1.0
+    A[:, k, k + 1] = A[:, k + 1, k] = 0.0
+    L, info = torch.linalg.cholesky_ex(A)
+    yk, yt = L[:, k, :k], L[:, k + 1, :k]
+    mean, variance = (yk * yt).sum(1), K[:, k, k] - yk.square().sum(1)
+    bad = info != 0
+    return mean.masked_fill(bad, math.nan), variance.clamp(min=0.0).masked_fill(bad, math.nan)
+
+
+def _torch_predict(
+    kernel: Kernel, parameters: Vector, rows: Rows, near: Tensor, points: Tensor
+) -> tuple[Tensor, Tensor]:
+    if points.device.type == "cuda" and not bool((near < 0).any()):
+        return _fast_predict(kernel, parameters, rows, near, points)
+    return _safe_predict(kernel, parameters, rows, near, points)
+
+
+def _matrices(
+    kernel: Kernel, parameters: Vector, rows: Rows, near: Tensor, points: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Covariances of points and their neighbours, (b, k+1, k+1), block by block; with ``near``."""
+    size = _block(kernel, rows, near.shape[1])
+    for theirs, own in zip(torch.split(near, size), torch.split(points, size), strict=True):
+        X = _problems(rows, theirs, own)
+        K, _ = kernel_batch(kernel, X).evaluate(slice(None), _shared(parameters[:-1], X))
+        yield K.detach(), theirs
+
+
+def _fast_predict(
+    kernel: Kernel, parameters: Vector, rows: Rows, near: Tensor, points: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One factor a point; the few that fail once more, with jitter."""
+    noise = math.exp(parameters[-1])
+    means, variances = [points.new_zeros(0)], [points.new_zeros(0)]
+    for K, theirs in _matrices(kernel, parameters, rows, near, points):
+        mean, variance = _one_factor(K, rows, theirs, noise)
+        means.append(mean)
+        variances.append(variance)
+    m, v = torch.cat(means), torch.cat(variances)
+    failed = torch.nonzero(v.isnan())[:, 0]
+    if len(failed):
+        m[failed], v[failed] = _safe_predict(kernel, parameters, rows, near[failed], points[failed])
+    return m, v
+
+
+def _safe_predict(
+    kernel: Kernel, parameters: Vector, rows: Rows, near: Tensor, points: Tensor
+) -> tuple[Tensor, Tensor]:
+    noise, k = math.exp(parameters[-1]), near.shape[1]
+    means, variances = [points.new_zeros(0)], [points.new_zeros(0)]
+    for K, theirs in _matrices(kernel, parameters, rows, near, points):
+        solved, fine = _condition(K, rows, theirs, noise)
+        if not bool(fine.all()):
+            raise NumericalError(
+                f"{int((~fine).sum())} of {len(K)} points have neighbours whose {k} x {k} "
+                "covariance matrix is not positive definite, even with jitter. Raise noise_floor, "
+                "or remove nearly repeated rows."
+            )
+        means.append(solved.mean)
+        variances.append(solved.variance)
+    return torch.cat(means), torch.cat(variances)
+
+
+def local_density(
+    kernel: Kernel,
+    parameters: Vector,
+    rows: Rows,
+    batch: Tensor,
+    near: Tensor,
+    objective: ObjectiveName = "loo",
+    R: Tensor | None = None,
+) -> tuple[float, Vector]:
+    r"""Negative log density of rows, each predicted from its neighbours; and its gradient.
+
+    .. math::
+
+        F = \tfrac12 \sum_i \frac{Q_i}{V_i} + c_i \log V_i + c_i \log 2\pi ,
+
+    with the held-out variance :math:`V_i` and sum of squares :math:`Q_i` of row i's copies of
+    ``objectives.py``. With ``objective="heldout"`` and R in place of Q this is the held-out
+    variance density; with ``"nll"``, where neighbours come before their row in some order, it is
+    Vecchia's likelihood, :math:`-\sum_i \log p(t_i \mid t_{\text{near}(i)})`.
+
+    Parameters
+    ----------
+    batch : integer Tensor of shape (m,)
+        The rows whose density counts.
+    near : integer Tensor of shape (m, k)
+        Their neighbours, without themselves.
+    objective : {"loo", "heldout", "nll"}
+    R : Tensor of shape (m,), optional
+        For ``"heldout"``.
+
+    Returns
+    -------
+    value : float
+    gradient : array of shape (len(parameters),)
+    """
+    R = R if objective == "heldout" else None
+    if is_compiled(kernel, rows):
+        return _compiled_density(kernel, parameters, rows, batch, near, objective, R)
+    return _torch_density(kernel, parameters, rows, batch, near, objective, R)
+
+
+def _not_definite(k: int) -> NumericalError:
+    return NumericalError(
+        f"a {k} x {k} covariance matrix of neighbours is not positive definite. Raise noise_floor, "
+        "or remove nearly repeated rows."
+    )
+
+
+def _compiled_density(
+    kernel: Kernel,
+    parameters: Vector,
+    rows: Rows,
+    batch: Tensor,
+    near: Tensor,
+    objective: ObjectiveName,
+    R: Tensor | None,
+) -> tuple[float, Vector]:
+    assert isinstance(kernel, NamedKernel)
+    theta, noise = parameters[:-1], math.exp(parameters[-1])
+    Z = _scaled(kernel, rows.X, theta)
+    t, c, q, extra = (v.double().numpy() for v in (rows.t, rows.c, rows.q, rows.extra))
+    mode, lone = local.MODES[objective], rows.groups is not None
+    residuals = np.empty(0) if R is None else R.double().contiguous().numpy()
+    index, neighbours = batch.long().contiguous().numpy(), near.int().contiguous().numpy()
+    kind, s = local.KINDS[kernel.name], math.exp(theta[-1])
+    lock = threading.Lock()
+    parts: dict[int, tuple[float, Vector]] = {}
+
+    def work(part: slice) -> None:
+        gradient = np.zeros(len(parameters))
+        own = residuals if R is None else residuals[part]
+        value = local.evaluate(
+            Z, t, c, q, extra, lone, mode, own, index[part], neighbours[part], kind, s, noise,
+            kernel.ard, gradient,
+        )  # fmt: skip
+        with lock:
+            parts[part.start] = value, gradient
+
+    by_slices(work, len(index), _SLICE)
+    # Summed in the order of the rows, whatever thread was first.
+    ordered = [parts[start] for start in sorted(parts)]
+    value = sum(v for v, _ in ordered)
+    if not math.isfinite(value):
+        raise _not_definite(near.shape[1])
+    return value, np.sum([g for _, g in ordered], axis=0)
+
+
+def _torch_density(
+    kernel: Kernel,
+    parameters: Vector,
+    rows: Rows,
+    batch: Tensor,
+    near: Tensor,
+    objective: ObjectiveName,
+    R: Tensor | None,
+) -> tuple[float, Vector]:
+    noise = math.exp(parameters[-1])
+    total, gradient = 0.0, np.zeros(len(parameters))
+    k = near.shape[1]
+    size = _block(kernel, rows, k)
+    for begin in range(0, len(batch), size):
+        part = slice(begin, begin + size)
+        own, theirs = batch[part].long(), near[part]
+        X = _problems(rows, theirs, rows.X[own])
+        kernels = kernel_batch(kernel, X)
+        theta = _shared(parameters[:-1], X)
+        K, saved = kernels.evaluate(slice(None), theta)
+        solved, fine = _condition(K.detach(), rows, theirs, noise)
+        if not bool(fine.all()):
+            raise _not_definite(near.shape[1])
+        value, by_mean, by_variance, by_noise = _loss(
+            solved, rows.subset(own), noise, objective, None if R is None else R[part]
+        )
+        a, beta = solved.a, solved.beta
+        w = by_variance[:, None] * a - by_mean[:, None] * beta
+        W = K.new_zeros(K.shape)
+        W[:, :k, :k] = 0.5 * (a[:, :, None] * w[:, None, :] + w[:, :, None] * a[:, None, :])
+        cross = 0.5 * (by_mean[:, None] * beta - 2.0 * by_variance[:, None] * a)
+        W[:, k, :k] = cross
+        W[:, :k, k] = cross
+        W[:, k, k] = by_variance
+        gradient[:-1] += kernels.gradient(theta, K, saved, W)[0].cpu().numpy()
+        gradient[-1] += noise * float((a * w / solved.weights).sum() + by_noise)
+        total += value
+    return total, gradient
+
+
+def _loss(
+    solved: _Solved, own: Rows, noise: float, objective: ObjectiveName, R: Tensor | None
+) -> tuple[float, Tensor, Tensor, float]:
+    """The loss of a block, and its derivatives by mean, variance and (in sum) noise."""
+    mean = solved.mean.detach().requires_grad_(True)
+    variance = solved.variance.detach().requires_grad_(True)
+    level = mean.new_tensor(noise, requires_grad=True)
+    with torch.enable_grad():
+        s, c = level + own.extra, own.c
+        if objective == "nll":
+            V = variance + s / c
+            within = own.q / s + (c - 1.0) * s.log() + c.log() + c * _LOG_2PI
+            value = 0.5 * ((own.t - mean).square() / V + V.log() + within).sum()
+            return float(value.detach()), *_derivatives(value, mean, variance, level)
+        twins = (c > 1.0) & (own.groups is None)
+        v = torch.where(twins, torch.maximum(variance, 1e-12 * s), variance)
+        safe = torch.where(twins, v, torch.ones_like(v))
+        u = 1.0 / (1.0 / safe + (c - 1.0).clamp(min=0.0) / s)
+        V = torch.where(twins, u, v) + s
+        if R is None:
+            e = own.t - mean
+            lone = c * e.square() + own.q
+            copies = c * (u / safe * e).square() + (1.0 + u / s).square() * own.q
+            Q = torch.where(twins, copies, lone)
+        else:
+            Q = R
+        value = 0.5 * (Q / V + c * (V.log() + _LOG_2PI)).sum()
+    return float(value.detach()), *_derivatives(value, mean, variance, level)
+
+
+def _derivatives(
+    value: Tensor, mean: Tensor, variance: Tensor, noise: Tensor
+) -> tuple[Tensor, Tensor, float]:
+    by_mean, by_variance, by_noise = torch.autograd.grad(
+        value, [mean, variance, noise], allow_unused=True
+    )
+    by_mean = torch.zeros_like(mean) if by_mean is None else by_mean
+    return by_mean, by_variance, float(by_noise)

@@ -1,0 +1,1 @@
+"""What users construct. Estimators compose data, pipeline and answers; the maths is below them."""

@@ -1,0 +1,291 @@
+"""The front door: ``TwoStageGPRegressor``, the three parts behind one estimator.
+
+Its constructor stores the choices; ``twostage.py`` carries them out for each target column.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+from twostagegp.data.scaling import Prepared
+from twostagegp.engines.choice import METHODS, choose_method
+from twostagegp.engines.memory import plan_factor
+from twostagegp.errors import InputError
+from twostagegp.estimators.base import GPEstimator, is_kernel
+from twostagegp.estimators.fit_report import FitReport
+from twostagegp.estimators.reporting import two_stage_report, words_on_factor
+from twostagegp.kernels import KERNELS
+from twostagegp.pipeline.fit import TwoStageFit, fit_two_stage
+from twostagegp.pipeline.mean.build import is_regressor_like
+from twostagegp.pipeline.options import Options, penalty_option
+from twostagegp.training.schedule import Training
+
+__all__ = ["TwoStageGPRegressor"]
+
+
+class TwoStageGPRegressor(GPEstimator):
+    """Gaussian process regression that chooses its mean, kernel and noise by held-out scores.
+
+    Three parts, each trained on what the one before it got wrong on rows it had not seen: a
+    stack of kernel ridge regressions predicts the mean; a zero-mean GP on its held-out
+    residuals gives the variance; held-out z-scores calibrate it. The defaults are meant to be
+    left alone; docs/defaults.md has the evidence for each.
+
+    Parameters
+    ----------
+    method : {"auto", "exact", "neighbors", "vecchia", "svgp"}
+        Engine. ``"exact"`` factorises the matrix of all rows; ``"neighbors"`` predicts from the
+        nearest rows only, for ten thousand rows to millions; ``"vecchia"`` does the same with
+        hyperparameters from Vecchia's likelihood, rows conditioned on nearest rows before them in
+        a random order; ``"svgp"`` is GPyTorch's sparse variational GP. ``"auto"`` chooses between
+        the first two by rows, memory and predicted time, and says why in
+        ``fit_report_.method_reason``.
+    kernels : sequence of str or GPyTorch kernels
+        The dictionary that ``mean="stack"``, ``mean="search"`` and ``variance="search"`` use.
+    ard : {"both", True, False}
+        One lengthscale a column, one for all columns, or candidates of both forms.
+    mean : "stack", "search", "constant", kernel, regressor, or list
+        Part 1: a stack of kernels and the constant; the single best kernel; one kernel by
+        name or object; any scikit-learn regressor (cross-fitted); a list of these (stacked).
+    penalty : "auto", float, sequence of floats, or "0.01n"
+        Ridge penalty. ``"auto"`` chooses it together with the lengthscales. A number, a grid
+        (the best by leave-one-out error) or ``"0.01n"`` is classical kernel ridge with the
+        fixed lengthscale gamma = 1/d.
+    variance : "search", kernel, or list of kernels
+        Part 2: the best kernel of the dictionary, or one kernel.
+    variance_objective : {"heldout", "nll"}
+        Hyperparameters of part 2 by the held-out variance density or by the likelihood.
+    selection : {"loo", "nll", "misspecification"} or a pair of them
+        How the mean's kernels are trained: by the leave-one-out density (with the likelihood for
+        some candidates of a stack, and for all below 60 rows), or by the likelihood alone. Among
+        trained kernels held-out squared error decides. ``"misspecification"`` trains as ``"loo"``
+        does, but the kernels of ``mean="search"`` and of the variance are chosen by the paper's
+        ratio test (Algorithms 2 and 3) on subsamples; groups play no part in that test. A pair
+        is for the mean and for the variance, where only the ratio test makes a difference.
+    residuals : {"heldout", "insample"}
+        Residuals that part 2 sees; ``"insample"`` is the paper's choice and overconfident.
+    calibration : {"local", "scale", None}
+        Part 3. ``"local"`` learns from held-out z-scores where the variance is too small or too
+        large, and what shape the distribution has; ``"scale"`` multiplies all variances by one
+        factor and keeps a Gaussian.
+    n_neighbors : int
+        Rows that a prediction of ``method="neighbors"`` is made from.
+    training : Training, optional
+        A fixed optimiser schedule instead of the warm-start ladder.
+    noise_floor : float
+        Lower bound of the noise variance, and so of the variance of an observation, relative to
+        the variance of y. Where residuals are smaller still, the standard deviation is too large.
+    device : str
+        ``"auto"``, ``"cpu"`` or ``"cuda"``.
+    dtype : {"float64", "float32"}
+        float32 raises the noise floor to 1e-4.
+    n_jobs : int, optional
+        CPU threads of a fit or prediction, -1 for all. None leaves torch's setting alone, except in
+        fits to at most 1000 rows, which have one.
+    random_state : int, RandomState or None
+    verbose : int
+        1 shows progress and the fit report on the standard error stream.
+    missing : {"auto", "impute", "error"}
+        Gaps in X: ``"impute"`` fills them by the rules of docs/tables.md, ``"error"`` refuses them,
+        ``"auto"`` fills those of data frames and refuses those of arrays.
+
+    Attributes
+    ----------
+    mean_, variance_, calibration_ : the fitted parts (lists of them for several targets)
+    fit_report_ : FitReport (or list)
+    search_ : SearchRecord
+        Every candidate kernel of both stages with its score.
+    relevance_ : dict or list of dict
+        Share of each input column in the mean's inverse lengthscales, by name.
+    columns_ : TableEncoder or None
+        What became of the columns of a data frame.
+    n_features_in_, feature_names_in_ : as in scikit-learn
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from twostagegp import TwoStageGPRegressor
+    >>> X = np.linspace(0, 1, 40)[:, None]
+    >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=40)
+    >>> model = TwoStageGPRegressor(random_state=0).fit(X, y)
+    >>> mean, std = model.predict(X, return_std=True)
+    >>> mean.shape, bool(np.all(std > 0))
+    ((40,), True)
+    >>> model.predict_interval(X[:2], level=0.95).shape
+    (2, 2)
+    """
+
+    def __init__(
+        self,
+        method: str = "auto",
+        kernels: Any = ("rbf", "matern12", "matern32", "matern52", "laplacian"),
+        ard: bool | str = "both",
+        mean: Any = "stack",
+        penalty: Any = "auto",
+        variance: Any = "search",
+        variance_objective: str = "heldout",
+        selection: str | tuple[str, str] = "loo",
+        residuals: str = "heldout",
+        calibration: str | None = "local",
+        n_neighbors: int = 50,
+        training: Training | None = None,
+        noise_floor: float = 1e-8,
+        device: str = "auto",
+        dtype: str = "float64",
+        n_jobs: int | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+        missing: str = "auto",
+    ) -> None:
+        self.method = method
+        self.kernels = kernels
+        self.ard = ard
+        self.mean = mean
+        self.penalty = penalty
+        self.variance = variance
+        self.variance_objective = variance_objective
+        self.selection = selection
+        self.residuals = residuals
+        self.calibration = calibration
+        self.n_neighbors = n_neighbors
+        self.training = training
+        self.noise_floor = noise_floor
+        self.device = device
+        self.dtype = dtype
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+        self.missing = missing
+
+    @classmethod
+    def from_paper(cls, **overrides: Any) -> TwoStageGPRegressor:
+        """The settings of the paper's Table 5, as constructor parameters.
+
+        Stage 1 is classical kernel ridge with the L1 Laplacian or the RBF kernel, gamma = 1/d
+        and a penalty from {1e-5, ..., 1}, both by held-out error; stage 2 a GP on *in-sample*
+        residuals, its kernel by the ratio test (Algorithms 2 and 3), AdamW with cosine warm
+        restarts, 100 steps at 0.1 on a subsample of 500 rows and 10 steps at 0.1 on all; no
+        calibration. Readings of what the paper leaves open: docs/paper_settings.md.
+
+        With ``method="neighbors"`` those of Table 7: the same ridge from the 50 nearest rows, and
+        a GP trained by 200 steps at 0.1 on a random subsample of 1000 residuals.
+        """
+        settings: dict[str, Any] = {
+            "method": "exact",
+            "kernels": ("rbf", "laplacian"),
+            "variance": ("rbf", "matern32", "matern12"),
+            "ard": False,
+            "mean": "search",
+            "penalty": (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0),
+            "variance_objective": "nll",
+            "selection": ("loo", "misspecification"),
+            "residuals": "insample",
+            "calibration": None,
+            "training": Training(
+                optimizer="adamw",
+                steps=100,
+                lr=0.1,
+                schedule="cosine",
+                subsample=500,
+                refine_steps=10,
+                refine_lr=0.1,
+            ),
+        }
+        if overrides.get("method") in ("neighbors", "vecchia"):
+            settings["training"] = Training(
+                optimizer="adamw", steps=200, lr=0.1, schedule="cosine", subsample=1000
+            )
+        return cls(**{**settings, **overrides})
+
+    def _check_parameters(self) -> None:
+        self._check_choice("method", ("auto", *METHODS))
+        k = self.n_neighbors
+        if not isinstance(k, Integral) or isinstance(k, bool) or k < 1:
+            raise InputError(f"n_neighbors={k!r} must be a whole number of at least 1, such as 50.")
+        self._check_choice("ard", (True, False, "both"))
+        self._check_choice("variance_objective", ("heldout", "nll"))
+        _selections(self.selection)
+        self._check_choice("residuals", ("heldout", "insample"))
+        self._check_choice("calibration", ("local", "scale", None))
+        self._check_kernels("kernels")
+        several = isinstance(self.variance, list | tuple)
+        self._check_kernels("variance", () if several else ("search",))
+        _check_mean(self.mean)
+        penalty_option(self.penalty, ("auto", "0.01n"))
+
+    def _fit_target(self, data: Prepared, seed: int) -> TwoStageFit:
+        method, reason = self._method(data)
+        m, device, dtype = len(data.rows), data.rows.X.device, data.rows.X.dtype
+        factor_dtype = dtype
+        if method == "exact":
+            factor_dtype = plan_factor(m, device, dtype, data.rows.group_sizes())
+        reason += words_on_factor(data.rows, factor_dtype)
+        options = Options(
+            kernels=self.kernels,
+            ard=self.ard,
+            mean=self.mean,
+            penalty=penalty_option(self.penalty, ("auto", "0.01n")),
+            variance=self.variance,
+            variance_objective="heldout" if self.variance_objective == "heldout" else "nll",
+            selection=_selections(self.selection)[0],
+            variance_selection=_selections(self.selection)[1],
+            residuals=self.residuals,
+            calibration=self.calibration,
+            training=self.training,
+            noise_floor=self._floor,
+            method=method,
+            n_neighbors=int(self.n_neighbors),
+            factor_dtype=factor_dtype,
+        )
+        fit = fit_two_stage(data, options, seed)
+        copies = "; copies that agree are one row, held out whole" * (data.weight_unit != 1.0)
+        fit.method = method, reason + copies
+        return fit
+
+    def _method(self, data: Prepared) -> tuple[str, str]:
+        """The engine, and why."""
+        if self.method != "auto":
+            return self.method, "asked for"
+        rows = data.rows
+        return choose_method(len(rows), rows.X.device, rows.X.element_size(), rows.group_sizes())
+
+    def _describe(self, data: Prepared, fit: TwoStageFit) -> FitReport:
+        return two_stage_report(data, fit)
+
+    def _conformal_scores(self, level: float) -> list[float]:
+        return [fit.calibration.conformal_score(level) for fit in self._fits]
+
+    def _publish(self, one_or_all: Any) -> None:
+        self.mean_ = one_or_all([fit.mean for fit in self._fits])
+        self.variance_ = one_or_all([fit.variance for fit in self._fits])
+        self.calibration_ = one_or_all([fit.calibration for fit in self._fits])
+
+
+def _selections(selection: Any) -> tuple[str, str]:
+    """How the kernels of mean and variance are chosen."""
+    pair = selection if isinstance(selection, list | tuple) else (selection, selection)
+    words = ("loo", "nll", "misspecification")
+    if len(pair) != 2 or not all(isinstance(word, str) and word in words for word in pair):
+        raise InputError(
+            f"selection={selection!r}: use one of {', '.join(repr(word) for word in words)}, or a "
+            "pair of them, for the mean and for the variance."
+        )
+    return pair[0], pair[1]
+
+
+def _check_mean(mean: Any) -> None:
+    """Raise an InputError for a ``mean`` that is no word, kernel, regressor or list of these."""
+    if isinstance(mean, list | tuple) and len(mean) > 0:
+        for part in mean:
+            _check_mean(part)
+        return
+    words = ("stack", "search", "constant")
+    if isinstance(mean, str) and mean in words:
+        return
+    if not (is_kernel(mean) or is_regressor_like(mean)):
+        raise InputError(
+            f"mean={mean!r}: use {', '.join(repr(word) for word in words)}, a kernel name "
+            f"({', '.join(KERNELS)}), a GPyTorch kernel object, a scikit-learn regressor object, "
+            "or a non-empty list of these."
+        )

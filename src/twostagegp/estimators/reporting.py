@@ -1,0 +1,181 @@
+"""Fill a :class:`FitReport` from the fitted parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from twostagegp.data.rows import Rows
+from twostagegp.data.scaling import Prepared
+from twostagegp.engines.exact.engine import ExactPosterior
+from twostagegp.engines.memory import exact_bytes
+from twostagegp.engines.neighbors.engine import NeighborPosterior
+from twostagegp.estimators.fit_report import FitReport
+from twostagegp.pipeline.fit import TwoStageFit
+from twostagegp.pipeline.mean.crossfit import RegressorMean
+from twostagegp.pipeline.mean.models import NeighborMean, RidgeMean
+from twostagegp.pipeline.variance import ConstantVariance, GPVariance
+from twostagegp.training.ladder import Candidate
+
+__all__ = ["candidate_rows", "single_stage_report", "two_stage_report", "words_on_factor"]
+
+
+def candidate_rows(
+    candidates: Iterable[Candidate], stage: str, weights: dict[int, float]
+) -> list[dict[str, Any]]:
+    """One table row a candidate kernel."""
+    return [
+        {
+            "stage": stage,
+            "kernel": c.label,
+            "score": c.value,
+            "weight": weights.get(id(c), 0.0),
+            "noise_variance": math.nan if c.parameters is None else math.exp(c.parameters[-1]),
+            "evaluations": c.evaluations,
+            "full_evaluations": c.full_evaluations,
+            "gradient_norm": c.gradient_norm,
+            "seconds": c.seconds,
+            "failure": c.failure,
+        }
+        for c in candidates
+    ]
+
+
+def _saved(candidates: list[Candidate]) -> float:
+    """Seconds that evaluations on subsamples would have cost more on all rows.
+
+    From measured seconds only: without a single evaluation on all rows there is nothing to say.
+    """
+    full = sum(c.full_evaluations for c in candidates)
+    if full == 0:
+        return 0.0
+    full_cost = sum(c.full_seconds for c in candidates) / full
+    warm = sum(c.evaluations for c in candidates) - full
+    warm_seconds = sum(c.seconds - c.full_seconds for c in candidates)
+    return max(0.0, warm * full_cost - warm_seconds)
+
+
+def two_stage_report(data: Prepared, fit: TwoStageFit) -> FitReport:
+    """The record of one target's fit."""
+    weights = {
+        id(model.candidate): float(weight)
+        for model, weight in zip(fit.mean.models, fit.mean.weights, strict=True)
+        if isinstance(model, RidgeMean | NeighborMean)
+    }
+    winner = None if isinstance(fit.variance, ConstantVariance) else fit.variance.candidate
+    chosen = {id(winner): 1.0} if winner else {}
+    everyone = [*fit.mean.searched, *fit.variance.everyone]
+    full = sum(c.full_evaluations for c in everyone)
+    calibration = fit.calibration.label
+    if fit.calibration.note:
+        calibration += f" ({fit.calibration.note})"
+    return FitReport(
+        **_table_facts(data),
+        method=fit.method[0],
+        method_reason=fit.method[1],
+        mean=fit.mean.label,
+        variance=fit.variance.label,
+        calibration=calibration,
+        noise_std=data.scaling.y_scale * math.sqrt(fit.noise),
+        jitter=_largest_jitter(fit),
+        seconds=dict(fit.seconds),
+        evaluations=sum(c.evaluations + c.refit_evaluations for c in everyone),
+        full_evaluations=full,
+        full_factorisations=full + fit.conditionings,
+        seconds_saved=_saved(everyone),
+        gradient_norm=winner.gradient_norm if winner else math.nan,
+        refits=fit.n_refits,
+        candidates=candidate_rows(fit.mean.searched, "mean", weights),
+        variance_candidates=candidate_rows(fit.variance.everyone, "variance", chosen),
+        warnings=_warnings(data) + _ignored_weights(fit),
+    )
+
+
+def _largest_jitter(fit: TwoStageFit) -> float:
+    ridges = [
+        m.posterior.jitter for m in fit.mean.models if isinstance(m, RidgeMean | NeighborMean)
+    ]
+    own = [fit.variance.posterior.jitter] if isinstance(fit.variance, GPVariance) else []
+    return max([0.0, *ridges, *own])
+
+
+def _ignored_weights(fit: TwoStageFit) -> list[str]:
+    return [
+        f"{model.label} takes no sample_weight: it counted every row once."
+        for model in fit.mean.models
+        if isinstance(model, RegressorMean) and model.ignored_weights
+    ]
+
+
+def single_stage_report(
+    data: Prepared,
+    candidates: list[Candidate],
+    posterior: ExactPosterior | NeighborPosterior | None,
+    noise: float,
+    seconds: dict[str, float],
+) -> FitReport:
+    """The record of a single-stage fit; its GP is both mean and variance."""
+    kernel = "constant" if posterior is None else posterior.kernel.label
+    chosen = [c for c in candidates if posterior is not None and c.kernel is posterior.kernel]
+    full = sum(c.full_evaluations for c in candidates)
+    return FitReport(
+        **_table_facts(data),
+        method="exact",
+        method_reason=f"the only method of this estimator{_factor_of(posterior, data)}",
+        mean=kernel,
+        variance=kernel,
+        calibration="none",
+        jitter=0.0 if posterior is None else posterior.jitter,
+        noise_std=data.scaling.y_scale * math.sqrt(noise),
+        seconds=dict(seconds),
+        evaluations=sum(c.evaluations for c in candidates),
+        full_evaluations=full,
+        full_factorisations=full + (posterior is not None),
+        seconds_saved=_saved(candidates),
+        gradient_norm=chosen[0].gradient_norm if chosen else math.nan,
+        candidates=candidate_rows(candidates, "gp", {id(c): 1.0 for c in chosen}),
+        warnings=_warnings(data),
+    )
+
+
+def _factor_of(posterior: ExactPosterior | NeighborPosterior | None, data: Prepared) -> str:
+    if not isinstance(posterior, ExactPosterior):
+        return ""
+    return words_on_factor(data.rows, posterior.L.dtype)
+
+
+def words_on_factor(rows: Rows, factor_dtype: torch.dtype) -> str:
+    """What a report says of a factor with fewer digits than the rows; else nothing."""
+    X = rows.X
+    if factor_dtype == X.dtype:
+        return ""
+    needed = exact_bytes(len(X), X.device, X.dtype.itemsize, rows.group_sizes()) / 2**30
+    return (
+        f"; the factor is float32, for which there is memory (float64 needs {needed:.0f} GiB), "
+        "and solutions are refined to float64"
+    )
+
+
+def _table_facts(data: Prepared) -> dict[str, Any]:
+    return {
+        "n_rows": data.n_rows,
+        "n_distinct_rows": len(data.rows),
+        "n_features": data.rows.X.shape[1],
+        "constant_columns": data.constant_columns,
+        "device": str(data.rows.X.device),
+        "dtype": str(data.rows.X.dtype).removeprefix("torch."),
+    }
+
+
+def _warnings(data: Prepared) -> list[str]:
+    notes = []
+    if data.constant_target:
+        notes.append("The target is constant: every prediction is that constant.")
+    elif data.rows.X.shape[1] == 0:
+        notes.append("No input column varies: every prediction is the mean of y.")
+    elif len(data.rows) < 3:
+        notes.append("Fewer than three distinct rows: every prediction is the mean of y.")
+    return notes

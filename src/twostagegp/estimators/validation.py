@@ -1,0 +1,72 @@
+"""Checks of constructor parameters that several estimators share."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from twostagegp.errors import InputError
+from twostagegp.training.schedule import Training
+
+__all__ = [
+    "check_count",
+    "check_noise_floor",
+    "check_seed",
+    "check_threads",
+    "check_training",
+    "seen_columns",
+]
+
+
+def check_seed(random_state: Any) -> np.random.RandomState:
+    """The generator that ``random_state`` stands for."""
+    try:
+        return check_random_state(random_state)
+    except ValueError as error:
+        raise InputError(
+            f"random_state={random_state!r}: use an integer, a numpy RandomState or None."
+        ) from error
+
+
+def check_threads(n_jobs: Any) -> None:
+    """Raise where ``n_jobs`` is no number of threads."""
+    if n_jobs is not None and (not isinstance(n_jobs, Integral) or n_jobs == 0):
+        raise InputError(f"n_jobs={n_jobs!r}: use a number of threads, -1 (all) or None.")
+
+
+def check_training(training: Any) -> None:
+    """Raise where ``training`` is neither a schedule nor None."""
+    if training is not None and not isinstance(training, Training):
+        raise InputError(f"training={training!r}: use a Training(...) or None.")
+
+
+def check_noise_floor(noise_floor: Any, such: str) -> None:
+    """Raise where a noise floor, relative to a variance of one, is none; ``such`` is one."""
+    if not (isinstance(noise_floor, Real) and 0.0 < float(noise_floor) < 1.0):
+        raise InputError(f"noise_floor={noise_floor!r} must lie between 0 and 1, such as {such}.")
+
+
+def check_count(name: str, value: Any, least: int = 1) -> int:
+    """A whole number of at least ``least``.
+
+    Examples
+    --------
+    >>> check_count("n_samples", 0)
+    Traceback (most recent call last):
+    ...
+    twostagegp.errors.InputError: n_samples=0 must be a whole number of at least 1.
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise InputError(f"{name}={value!r} must be a whole number of at least {least}.")
+    return int(value)
+
+
+def seen_columns(estimator: Any) -> list[str]:
+    """Names of the columns that an estimator has seen in ``fit``; x0, x1, ... without names."""
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is not None:
+        return list(names)
+    return [f"x{k}" for k in range(estimator.n_features_in_)]

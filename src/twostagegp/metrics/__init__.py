@@ -1,0 +1,73 @@
+r"""Scores of a predictive distribution.
+
+A regression model with uncertainty answers with a distribution for every row, so one number cannot
+judge it. Three questions are kept apart here:
+
+- **Is the mean right?** :func:`rmse`.
+- **Is the distribution calibrated?** Does the stated share of the outcomes fall where the model
+  said? :func:`coverage` asks it of one interval, :func:`qice` of ten bins of equal predicted
+  probability. A finite test set gives a perfect model a QICE above zero; :func:`qice_floor` says
+  how much. Of a target with few levels, :func:`randomised_pit` makes something that both can judge.
+- **Is it sharp as well?** Proper scores reward calibration and sharpness together: :func:`nlpd`,
+  :func:`crps` (of any distribution: :func:`crps_from_quantiles`) and :func:`pinball`.
+  :func:`interval_width` is sharpness alone, while :func:`hc_rmse` and :func:`lc_rmse` ask whether
+  the model knows *where* it is right.
+
+``y`` and ``mean`` are in the same units, ``std`` is the standard deviation of an observation, with
+the noise included. Every score takes array-likes of shape ``(n,)`` and returns a plain float; lower
+is better unless the docstring says otherwise.
+
+Class probabilities have scores of their own, explained in
+:mod:`twostagegp.metrics.classification` and offered here too: :func:`log_loss`, :func:`brier`,
+:func:`ece`, :func:`risk_coverage`, :func:`certainty_split` and, for all of them at once,
+:func:`evaluate_classification`.
+"""
+
+from twostagegp.metrics.classification import CertaintySplit as CertaintySplit
+from twostagegp.metrics.classification import RiskCoverage as RiskCoverage
+from twostagegp.metrics.classification import brier as brier
+from twostagegp.metrics.classification import certainty_split as certainty_split
+from twostagegp.metrics.classification import ece as ece
+from twostagegp.metrics.classification import evaluate_classification as evaluate_classification
+from twostagegp.metrics.classification import log_loss as log_loss
+from twostagegp.metrics.classification import risk_coverage as risk_coverage
+from twostagegp.metrics.regression import PINBALL_LEVELS as PINBALL_LEVELS
+from twostagegp.metrics.regression import coverage as coverage
+from twostagegp.metrics.regression import crps as crps
+from twostagegp.metrics.regression import crps_from_quantiles as crps_from_quantiles
+from twostagegp.metrics.regression import evaluate as evaluate
+from twostagegp.metrics.regression import hc_rmse as hc_rmse
+from twostagegp.metrics.regression import interval_width as interval_width
+from twostagegp.metrics.regression import joint_nll as joint_nll
+from twostagegp.metrics.regression import lc_rmse as lc_rmse
+from twostagegp.metrics.regression import nlpd as nlpd
+from twostagegp.metrics.regression import pinball as pinball
+from twostagegp.metrics.regression import qice as qice
+from twostagegp.metrics.regression import qice_floor as qice_floor
+from twostagegp.metrics.regression import randomised_pit as randomised_pit
+from twostagegp.metrics.regression import rmse as rmse
+
+__all__ = [
+    "CertaintySplit",
+    "RiskCoverage",
+    "brier",
+    "certainty_split",
+    "coverage",
+    "crps",
+    "crps_from_quantiles",
+    "ece",
+    "evaluate",
+    "evaluate_classification",
+    "hc_rmse",
+    "interval_width",
+    "joint_nll",
+    "lc_rmse",
+    "log_loss",
+    "nlpd",
+    "pinball",
+    "qice",
+    "qice_floor",
+    "randomised_pit",
+    "risk_coverage",
+    "rmse",
+]

@@ -1,0 +1,1 @@
+"""Linear algebra and objectives over matrices."""

@@ -1,0 +1,397 @@
+r"""Training objectives: the value and its derivative with respect to the matrix.
+
+With :math:`K = K_\theta + \mathrm{diag}(s / c)` (noise variances :math:`s_j`, row weights
+:math:`c_j`, see ``rows.py``), :math:`A = K^{-1}`, :math:`\alpha = A t` and
+:math:`\kappa = \mathrm{diag} A`, every objective L returns
+
+* its value,
+* :math:`W = \partial L / \partial K` (symmetric), and
+* :math:`g_j = \partial L / \partial s_j` where :math:`s_j` enters other than through K,
+
+so that kernel parameters get :math:`\langle W, \partial K / \partial \theta \rangle` and the
+noise gets :math:`\sum_j (W_{jj} / c_j + g_j)\, \partial s_j`. All cost one Cholesky, one inverse
+and at most one symmetric product. Two rules do most of the work: for a function of
+:math:`\alpha` and :math:`\kappa`,
+
+.. math::
+
+    W = -\mathrm{sym}\big( (A\, \partial_\alpha L)\, \alpha^\top \big)
+        - A\, \mathrm{diag}(\partial_\kappa L)\, A .
+
+Every W is thus a few terms (:class:`Slope`), of which :func:`terms` tells without making the
+matrix: where there is no room for it, they are all that is needed.
+
+**One copy left out.** Leaving one of the c copies of a row out gives, for the copy with
+deviation :math:`\delta_i` from the row's mean, the residual and variance
+
+.. math::
+
+    e_i = \frac{\alpha_j / c_j + \delta_i / s_j}{\kappa'_j}, \qquad
+    v_j = \frac1{\kappa'_j}, \qquad
+    \kappa'_j = \frac{\kappa_j}{c_j^2} + \frac{c_j - 1}{c_j s_j},
+
+which for c = 1 is the textbook :math:`e = \alpha/\kappa` (Rasmussen & Williams 2006, 5.4.2).
+A row of weight :math:`c \le 1` is left out whole, :math:`e = \alpha/\kappa + \delta`, and one
+unit of noise is on its prediction: :math:`v = 1/\kappa + s (1 - 1/c)`. **Groups.** With
+:math:`S_G = (A_{GG})^{-1}` the held-out residual of a group is :math:`e_G = S_G \alpha_G` with
+covariance :math:`S_G`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from twostagegp.data.rows import Rows
+from twostagegp.numerics.linalg import Blocks, block_inverses, scaled_gram
+
+__all__ = [
+    "Factored",
+    "Heldout",
+    "Inverse",
+    "Slope",
+    "Terms",
+    "heldout",
+    "heldout_variance",
+    "loo_density",
+    "nll",
+    "terms",
+]
+
+_LOG_2PI = math.log(2.0 * math.pi)
+
+
+class Inverse(Protocol):
+    """What the objectives ask of a factorised K, whether or not its inverse is held."""
+
+    @property
+    def alpha(self) -> Tensor:
+        """The solution A t, shape (n,)."""
+
+    @property
+    def kappa(self) -> Tensor:
+        """The diagonal of A, shape (n,)."""
+
+    def half_log_determinant(self) -> Tensor:
+        """Half the logarithm of the determinant of K."""
+
+    def solve(self, v: Tensor) -> Tensor:
+        """A v for a vector v."""
+
+    def block_inverses(self, blocks: list[Tensor]) -> Blocks:
+        """Inverses of diagonal blocks of A."""
+
+
+@dataclass(frozen=True)
+class Factored:
+    """A factorisation of K with its inverse."""
+
+    L: Tensor
+    A: Tensor
+    alpha: Tensor
+
+    @property
+    def kappa(self) -> Tensor:
+        return self.A.diagonal()
+
+    def half_log_determinant(self) -> Tensor:
+        """Half the logarithm of the determinant of K."""
+        return self.L.diagonal().log().sum()
+
+    def solve(self, v: Tensor) -> Tensor:
+        """A v for a vector v."""
+        return self.A @ v
+
+    def block_inverses(self, blocks: list[Tensor]) -> Blocks:
+        """Inverses of diagonal blocks of A."""
+        return block_inverses(self.A, blocks)
+
+
+@dataclass(frozen=True)
+class Slope:
+    r"""The terms of dL/dK,
+
+    .. math::
+
+        W = a A + A B A - \mathrm{sym}(u \alpha^\top) .
+
+    Attributes
+    ----------
+    inverse : float
+        a.
+    inner : Tensor of shape (n,), Blocks or None
+        B, diagonal or block-diagonal.
+    outer : Tensor of shape (n,) or None
+        u.
+    """
+
+    inverse: float = 0.0
+    inner: Tensor | Blocks | None = None
+    outer: Tensor | None = None
+
+    def times_inner(self, V: Tensor) -> Tensor:
+        """B V, shape of V (n, m)."""
+        assert self.inner is not None
+        return self.inner[:, None] * V if isinstance(self.inner, Tensor) else self.inner @ V
+
+    def dense(self, A: Tensor, alpha: Tensor) -> Tensor:
+        """W itself, shape (n, n)."""
+        if self.inner is None:
+            W = self.inverse * A
+        elif isinstance(self.inner, Tensor):
+            W = scaled_gram(A, self.inner)
+        else:
+            W = self.inner.left(A) @ A
+        if self.outer is not None:
+            _subtract_symmetric_outer(W, self.outer, alpha)
+        return W
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Value of an objective, the terms of dL/dK, and the direct part of dL/ds."""
+
+    value: float
+    slope: Slope
+    g: Tensor
+
+    def dense(self, f: Factored) -> Objective:
+        """The same with the whole matrix."""
+        return Objective(self.value, self.slope.dense(f.A, f.alpha), self.g)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Value, dL/dK and the direct part of dL/ds."""
+
+    value: float
+    W: Tensor
+    g: Tensor
+
+
+def terms(name: str, f: Inverse, rows: Rows, s: Tensor, R: Tensor | None = None) -> Terms:
+    """The objective called ``name``: ``"nll"``, ``"loo"`` or ``"heldout"``, which needs R."""
+    if name == "nll":
+        return _nll(f, rows, s)
+    if name == "loo":
+        return _loo_density(f, rows, s)
+    assert R is not None
+    return _heldout_variance(f, rows, s, R)
+
+
+@dataclass(frozen=True)
+class Heldout:
+    """Held-out predictions of every merged row.
+
+    The copy with deviation delta from its row's mean has the residual
+    ``residual + slope * delta`` and the variance ``variance``.
+    """
+
+    residual: Tensor
+    slope: Tensor
+    variance: Tensor
+
+    def sum_of_squares(self, rows: Rows) -> Tensor:
+        """Weighted sum over the copies of each row of the squared held-out residual."""
+        return rows.c * self.residual.square() + self.slope.square() * rows.q
+
+
+def nll(f: Factored, rows: Rows, s: Tensor) -> Objective:
+    r"""Negative log likelihood of all rows,
+
+    .. math::
+
+        L = \tfrac12 t^\top \alpha + \tfrac12 \log\det K
+            + \tfrac12 \sum_j \Big[ \frac{q_j}{s_j} + (c_j - 1) \log s_j + \log c_j \Big]
+            + \tfrac12 \textstyle\sum_j c_j \log 2\pi, \qquad
+        W = \tfrac12 (A - \alpha \alpha^\top).
+    """
+    return _nll(f, rows, s).dense(f)
+
+
+def _nll(f: Inverse, rows: Rows, s: Tensor) -> Terms:
+    value = float(0.5 * rows.t @ f.alpha + f.half_log_determinant())
+    slope = Slope(inverse=0.5, outer=0.5 * f.alpha)
+    if rows.plain:
+        return Terms(value + 0.5 * len(rows) * _LOG_2PI, slope, torch.zeros_like(s))
+    within, direct = _within(rows, s)
+    return Terms(value + 0.5 * float(within.sum()), slope, direct)
+
+
+def _within(rows: Rows, s: Tensor) -> tuple[Tensor, Tensor]:
+    """What the copies within merged rows add to twice the value, and to dL/ds."""
+    within = rows.q / s + (rows.c - 1.0) * s.log() + rows.c.log() + rows.c * _LOG_2PI
+    return within, 0.5 * ((rows.c - 1.0) / s - rows.q / s.square())
+
+
+@dataclass(frozen=True)
+class _Variance:
+    """Held-out variance of every row, and its derivatives by kappa and s."""
+
+    v: Tensor
+    by_kappa: Tensor
+    by_s: Tensor
+
+
+def one_copy_variance(kappa: Tensor, c: Tensor, s: Tensor) -> _Variance:
+    """Variance of one copy predicted from its twins and all other rows."""
+    twins = c > 1.0
+    ratio = (c - 1.0) / c
+    # Never below the noise, which a difference of large numbers could give for a tiny weight.
+    lone = torch.maximum(1.0 / kappa + s * ratio, s)
+    v = torch.where(twins, 1.0 / (kappa / c.square() + ratio / s), lone)
+    by_kappa = torch.where(twins, -(v / c).square(), -1.0 / kappa.square())
+    return _Variance(v, by_kappa, torch.where(twins, (v / s).square() * ratio, ratio))
+
+
+def one_copy_out(kappa: Tensor, c: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    r"""What :math:`\alpha` is multiplied by for the held-out residual, and the variance."""
+    v = one_copy_variance(kappa, c, s).v
+    return torch.where(c > 1.0, v / c, 1.0 / kappa), v
+
+
+def loo_density(f: Factored, rows: Rows, s: Tensor) -> Objective:
+    r"""Negative log density of every row predicted from the others (of groups, where given).
+
+    .. math::
+
+        L = \tfrac12 \sum_j \frac{Q_j}{v_j} + c_j \log v_j + c_j \log 2\pi, \qquad
+        Q_j = \sum_i w_i e_i^2 =
+        \begin{cases}
+            v_j^2 (\alpha_j^2 / c_j + q_j / s_j^2) & c_j > 1 \\
+            c_j \alpha_j^2 / \kappa_j^2 + q_j & c_j \le 1
+        \end{cases}
+
+    with the residuals and variances of :func:`heldout`.
+    """
+    return _loo_density(f, rows, s).dense(f)
+
+
+def _loo_density(f: Inverse, rows: Rows, s: Tensor) -> Terms:
+    if rows.groups is not None:
+        return _group_density(f, rows, s)
+    if rows.plain:
+        return _plain_loo_density(f, s)
+    c, q, twins = rows.c, rows.q, rows.c > 1.0
+    held = one_copy_variance(f.kappa, c, s)
+    v = held.v
+    b = torch.where(twins, v.square() / c, c / f.kappa.square())  # Q = b alpha^2 + ...
+    Q = b * f.alpha.square() + torch.where(twins, (v / s).square() * q, q)
+    value = 0.5 * (Q / v + c * v.log() + c * _LOG_2PI).sum()
+    # Through v alone, and what Q adds: Q / v is proportional to v for twins, to 1/v else.
+    by_v = 0.5 * (c / v + torch.where(twins, Q, -Q) / v.square())
+    by_Q_kappa = torch.where(twins, torch.zeros_like(c), -b * f.alpha.square() / (f.kappa * v))
+    by_Q_s = torch.where(twins, -q * v / s**3, torch.zeros_like(c))
+    inner = -(by_v * held.by_kappa + by_Q_kappa)
+    slope = Slope(inner=inner, outer=f.solve(b * f.alpha / v))
+    return Terms(float(value), slope, by_v * held.by_s + by_Q_s)
+
+
+def _plain_loo_density(f: Inverse, s: Tensor) -> Terms:
+    r"""The textbook form, every weight one: with :math:`e = \alpha / \kappa`,
+
+    .. math::
+
+        L = \tfrac12 \sum_j \alpha_j e_j - \log \kappa_j + \log 2\pi, \qquad
+        W = \tfrac12 A\, \mathrm{diag}(e^2 + 1/\kappa)\, A - \mathrm{sym}((A e) \alpha^\top).
+    """
+    kappa = f.kappa
+    e = f.alpha / kappa
+    value = 0.5 * (f.alpha @ e - kappa.log().sum() + len(kappa) * _LOG_2PI)
+    slope = Slope(inner=0.5 * (e.square() + 1.0 / kappa), outer=f.solve(e))
+    return Terms(float(value), slope, torch.zeros_like(s))
+
+
+def heldout_variance(f: Factored, rows: Rows, s: Tensor, R: Tensor) -> Objective:
+    r"""Density of given held-out residuals under this GP's held-out *variances* alone.
+
+    .. math::
+
+        L = \tfrac12 \sum_j \frac{R_j}{v_j} + c_j \log v_j + c_j \log 2\pi,
+
+    where :math:`R_j` is the sum of squares of the held-out residuals of row j's copies, made by
+    another model. The target of ``rows`` plays no part: a GP's variance depends on X and
+    :math:`\theta` only. This is the objective of the second stage.
+    """
+    return _heldout_variance(f, rows, s, R).dense(f)
+
+
+def _heldout_variance(f: Inverse, rows: Rows, s: Tensor, R: Tensor) -> Terms:
+    if rows.groups is not None:
+        return _group_variance(f, rows, s, R)
+    held = one_copy_variance(f.kappa, rows.c, s)
+    v = held.v
+    value = 0.5 * (R / v + rows.c * (v.log() + _LOG_2PI)).sum()
+    by_v = 0.5 * (rows.c / v - R / v.square())
+    return Terms(float(value), Slope(inner=-by_v * held.by_kappa), by_v * held.by_s)
+
+
+def heldout(f: Inverse, rows: Rows, s: Tensor) -> Heldout:
+    r"""Held-out residuals and variances in closed form: one copy out, or one group out.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twostagegp.data.rows import Rows
+    >>> one = torch.ones(2, dtype=torch.float64)
+    >>> rows = Rows(torch.zeros(2, 1).double(), one, one, 0 * one, 0 * one)
+    >>> K = torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
+    >>> A = torch.linalg.inv(K)
+    >>> f = Factored(torch.linalg.cholesky(K), A, A @ one)
+    >>> heldout(f, rows, one).residual  # 1 - (1 / 2) * 1
+    tensor([0.5000, 0.5000], dtype=torch.float64)
+    """
+    c = rows.c
+    if rows.groups is not None:
+        S = f.block_inverses(rows.blocks())
+        variance = S.diagonal() + s * (1.0 - 1.0 / c)
+        return Heldout(S @ f.alpha, torch.ones_like(c), variance)
+    factor, v = one_copy_out(f.kappa, c, s)
+    return Heldout(factor * f.alpha, torch.where(c > 1.0, v / s, torch.ones_like(s)), v)
+
+
+def _subtract_symmetric_outer(W: Tensor, u: Tensor, v: Tensor) -> None:
+    """In place: W - sym(u v^T)."""
+    W.addr_(u, v, alpha=-0.5).addr_(v, u, alpha=-0.5)
+
+
+def _group_density(f: Inverse, rows: Rows, s: Tensor) -> Terms:
+    r"""Joint density of each group predicted from the other groups.
+
+    .. math::
+
+        L = \sum_G \tfrac12 e_G^\top S_G^{-1} e_G + \tfrac12 \log\det S_G + \text{within}, \quad
+        W = -\mathrm{sym}((A e) \alpha^\top)
+            + \tfrac12 \sum_G A_{:G} (e_G e_G^\top + S_G) A_{G:} .
+
+    The copies within merged rows contribute the same terms as in :func:`nll`.
+    """
+    S = f.block_inverses(rows.blocks())
+    e = S @ f.alpha
+    value = 0.5 * e @ f.alpha + 0.5 * S.logdet()
+    inner = S.map(lambda G, S_G: (e[G][:, :, None] * e[G][:, None, :] + S_G).mul_(0.5))
+    within, direct = _within(rows, s)
+    slope = Slope(inner=inner, outer=f.solve(e))
+    return Terms(float(value + 0.5 * within.sum()), slope, direct)
+
+
+def _group_variance(f: Inverse, rows: Rows, s: Tensor, R: Tensor) -> Terms:
+    r"""Group form of :func:`heldout_variance`, with :math:`v_j = (S_G)_{jj} + s_j (1 - 1/c_j)`:
+
+    .. math::
+
+        L = \tfrac12 \sum_j \frac{R_j}{v_j} + c_j \log v_j, \quad
+        w_j = -\tfrac12 \frac{R_j}{v_j^2} + \tfrac12 \frac{c_j}{v_j}, \quad
+        W = \sum_G A_{:G} S_G\, \mathrm{diag}(w_G)\, S_G A_{G:} .
+    """
+    spread = 1.0 - 1.0 / rows.c
+    S = f.block_inverses(rows.blocks())
+    v = S.diagonal() + s * spread
+    value = 0.5 * (R / v + rows.c * (v.log() + _LOG_2PI)).sum()
+    w = -0.5 * R / v.square() + 0.5 * rows.c / v
+    inner = S.map(lambda G, S_G: (S_G * w[G][:, None, :]) @ S_G)
+    return Terms(float(value), Slope(inner=inner), w * spread)

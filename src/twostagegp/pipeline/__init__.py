@@ -1,0 +1,1 @@
+"""The three parts of a fit: mean, variance, calibration."""

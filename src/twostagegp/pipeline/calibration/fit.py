@@ -1,0 +1,205 @@
+r"""Part 3, the calibration: from the variance of part 2 to a predictive distribution that holds.
+
+Everything is learned from held-out residuals :math:`r_i` and held-out variances :math:`v_i` of part
+2, through the z-scores :math:`z_i = r_i / \sqrt{v_i}`:
+
+- ``"local"``: a local scale g(x) (:mod:`twostagegp.pipeline.calibration.local_scale`) and the
+  shape of what is left (:mod:`twostagegp.pipeline.calibration.shape`),
+  :math:`y = \mu(x) + \sqrt{g(x)\, \hat\sigma^2(x)}\; Z` with Z from the shape.
+- ``"scale"``: one factor c for all rows and a Gaussian,
+
+  .. math::
+
+      c = \Big( \frac{q_{0.95}(|z|)}{\Phi^{-1}(0.975)} \Big)^2 ,
+
+  so that 95 % intervals hold on rows that were held out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from twostagegp.data.rows import Merged
+from twostagegp.pipeline.calibration.local_scale import LocalScale, Situation, fit_local_scale
+from twostagegp.pipeline.calibration.shape import GAUSSIAN, Shape, choose_shape
+from twostagegp.pipeline.mean.crossfit import assign_folds
+
+__all__ = ["Calibration", "calibrate_locally", "calibrate_scale", "scale_from_quantile"]
+
+Array = NDArray[np.float64]
+
+#: Level of the intervals that the factor of ``"scale"`` makes right on held-out rows.
+LEVEL = 0.95
+#: Least factor of ``"scale"``: residuals of exactly zero must not give a variance of zero.
+LEAST_FACTOR = 1e-6
+#: Folds over which the models of the local scale and the shapes are cross-fitted, by rows.
+FOLDS = {6000: 5, 2**62: 3}
+#: Second moment of the calibrated z-scores below which the noise floor has had a say in it.
+ON_THE_FLOOR = 0.999
+
+
+@dataclass(frozen=True)
+class Calibration:
+    r"""What the calibration learned.
+
+    Attributes
+    ----------
+    kind : {"local", "scale", "none"}
+    factor : float
+        What variances are multiplied by; the median over the held-out rows where it depends on x.
+    z : array of shape (n,)
+        Held-out z-scores before calibration, one a row that was held out.
+    weight : array of shape (n,)
+        Weights of those rows.
+    local : LocalScale or None
+        The local scale, with its numbers ``a``, ``b`` and ``c`` in ``local.combination``.
+    shape : Shape
+        The law of an observation around its mean, in units of sigma.
+    shape_scores : dict
+        Held-out score of each shape that was tried; lower is better.
+    note : str
+        Why the kind is not the one asked for, if so.
+    """
+
+    kind: str
+    factor: float
+    z: Array
+    weight: Array
+    local: LocalScale | None = None
+    shape: Shape = GAUSSIAN
+    shape_scores: dict[str, float] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def z_calibrated(self) -> Array:
+        """Held-out z-scores under the calibrated variance."""
+        return self.z / np.sqrt(self.factor if self.local is None else self.local.heldout_factor)
+
+    @property
+    def pit_before(self) -> Array:
+        """Probability integral transform of the held-out rows before calibration, shape (n,)."""
+        return np.asarray(ndtr(self.z))
+
+    @property
+    def pit_after(self) -> Array:
+        """The same under the calibrated distribution."""
+        return self.shape.cdf(self.z_calibrated)
+
+    @property
+    def a(self) -> Array:
+        """Weights of the models of the local scale; empty where there is none."""
+        return np.zeros(0) if self.local is None else self.local.combination.a
+
+    @property
+    def c(self) -> float:
+        """Constant of the log scale."""
+        return math.log(self.factor) if self.local is None else self.local.combination.c
+
+    @property
+    def label(self) -> str:
+        """Readable summary."""
+        if self.local is None:
+            return f"{self.kind}, factor {self.factor:.3g}"
+        shape = self.shape.name
+        if shape != "gaussian":
+            shape += f" ({self.shape.degrees:.1f} degrees of freedom in the tails)"
+        return f"local, log scale {self.local.label}, median factor {self.factor:.3g}; {shape}"
+
+    def conformal_score(self, level: float) -> float:
+        r"""The split-conformal quantile of the held-out :math:`|z|`: rank ``level`` of n + 1."""
+        return _rank_quantile(np.abs(self.z_calibrated), self.weight, level)
+
+
+def _rank_quantile(size: Array, weight: Array, level: float) -> float:
+    order = np.argsort(size)
+    # The (n + 1) rank of split conformal prediction: never below the nominal level.
+    # Rounding must not turn 0.55 * 20 = 11 into the 12th.
+    rank = np.searchsorted(np.cumsum(weight[order]), level * (weight.sum() + 1.0) - 1e-9)
+    return float(size[order][min(int(rank), len(size) - 1)])
+
+
+def scale_from_quantile(z: Array, weight: Array | None = None, level: float | None = None) -> float:
+    r"""The factor c of the module's formula from (weighted) z-scores.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> z = np.random.default_rng(0).normal(scale=2.0, size=100_000)
+    >>> bool(abs(scale_from_quantile(z) - 4.0) < 0.1)
+    True
+    """
+    level = LEVEL if level is None else level
+    weight = np.ones(len(z)) if weight is None else weight
+    quantile = _rank_quantile(np.abs(z), weight, level)
+    return float((quantile / ndtri(0.5 + level / 2.0)) ** 2)
+
+
+def calibrate_scale(z: Array, weight: Array, note: str = "") -> Calibration:
+    """One factor for all rows."""
+    factor = max(scale_from_quantile(z, weight), LEAST_FACTOR)
+    return Calibration("scale", factor, z, weight, note=note)
+
+
+def calibrate_locally(
+    situation: Situation,
+    z: Array,
+    merged: Merged,
+    share: float,
+    ratios: Array | None,
+    noise: float,
+    noise_floor: float,
+    seed: int,
+    device: torch.device | None = None,
+) -> Calibration:
+    """A local scale and a shape.
+
+    Parameters
+    ----------
+    situation : Situation
+        Of the n rows that were held out, with held-out predictions and variances.
+    z : array of shape (n,)
+    merged : Merged
+        Those rows.
+    share : float
+        Share of the table's distinct rows that they are.
+    ratios : array of shape (d,), optional
+        Ratios of the mean's lengthscales.
+    noise : float
+        Noise variance of part 2.
+    noise_floor : float
+        What the noise variance of no row falls below.
+    device : torch.device, optional
+        Of the fit; the CPU by default.
+    """
+    weight = merged.weight
+    if not (z != 0.0).any():
+        return calibrate_scale(z, weight, "no residual to learn from")
+    rng = np.random.default_rng(seed)
+    n_folds = next(k for rows, k in FOLDS.items() if len(merged.c) <= rows)
+    folds = assign_folds(len(merged.c), n_folds, rng, merged.groups)
+    local = fit_local_scale(
+        situation,
+        z,
+        weight,
+        merged.inverse,
+        folds,
+        merged.groups,
+        share,
+        ratios,
+        seed,
+        device or torch.device("cpu"),
+    )
+    g, v = local.heldout_factor, situation.variance
+    factors = (g * np.maximum(v - noise, 0.0) + np.maximum(g * noise, noise_floor)) / v
+    local = replace(local, heldout_factor=factors)
+    moment = float(weight @ (z**2 / factors) / weight.sum())
+    moment = moment if moment < ON_THE_FLOOR else 1.0
+    shape, scores = choose_shape(z / np.sqrt(factors), weight, folds[merged.inverse], moment)
+    factor = _rank_quantile(local.heldout_factor, weight, 0.5)
+    return Calibration("local", factor, z, weight, local, shape, scores)

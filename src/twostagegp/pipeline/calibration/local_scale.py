@@ -1,0 +1,592 @@
+r"""The local scale: where the variance of part 2 is too small or too large, and by how much.
+
+Held-out residuals r and variances :math:`\hat\sigma^2` of part 2 give :math:`z^2 = r^2 /
+\hat\sigma^2`. Its logarithm, a log scale with noise of variance :math:`\pi^2/2` where r is
+Gaussian, is regressed on what is known of a row before its target is:
+
+.. math::
+
+    \phi(x) = \big( x,\; \hat m(x),\; \log \hat\sigma^2(x),\; \log d(x) \big) ,
+
+with the disagreement d of the stack's members (the weighted standard deviation of their
+predictions). Where held-out predictions differ from those of the final model by as much as they
+differ among themselves, they tell of the row that was left out and not of the place: the held-out
+constant is the mean of all *other* targets, and gives its own away. The mean and the disagreement
+are then not used (:attr:`Situation.telling`).
+
+Two kinds of models do it, a kernel ridge and boosted trees, each with predictions :math:`\hat s_j`
+of rows that it has not seen. The variance becomes
+
+.. math::
+
+    \sigma^2(x) = \hat\sigma^2(x)\, g(x), \qquad
+    g(x) = e^{\sum_j a_j \hat s_j(x) + c} + b , \quad a_j \ge 0,\; b \ge \bar z^2 / n .
+
+a, b and c maximise the held-out Gaussian density of the residuals, at a price for every unit of a;
+where the gain over one factor for all rows is not worth the parameters, a = 0. The uncertainty of
+:math:`\hat s` enters twice. a < 1 shrinks it, which also takes its mean error out of it; and b is
+the variance of rows for which :math:`\hat s` is simply wrong: a share :math:`p` of rows with the
+overall factor :math:`\bar z^2` adds :math:`b = p\, \bar z^2` to the variance of any row. With n
+rows nobody can know that the share is below 1/n.
+
+Where part 2 is less certain than at any row that was held out, nothing was learned about the scale:
+there g does not stay below :math:`\bar z^2`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from sklearn.ensemble import HistGradientBoostingRegressor
+from threadpoolctl import threadpool_limits
+
+from twostagegp.data.rows import Rows
+from twostagegp.engines.exact.engine import ExactEngine
+from twostagegp.errors import NotFittableError, TwoStageGPError
+from twostagegp.kernels import NamedKernel
+from twostagegp.pipeline.mean.crossfit import RegressorMean
+from twostagegp.runtime.finite import predict_with
+from twostagegp.training.ladder import Candidate
+
+__all__ = ["Combination", "LocalScale", "Situation", "combine", "fit_local_scale", "log_squares"]
+
+Array = NDArray[np.float64]
+
+_LOG = logging.getLogger("twostagegp")
+_CPU = torch.device("cpu")
+
+#: Fewest distinct rows from which a local scale is learned.
+FEWEST_ROWS = 40
+#: Fewest distinct rows from which trees learn one.
+TREE_ROWS = 150
+#: Above this many rows the trees take fewer and larger steps.
+MANY_ROWS = 6000
+#: Rows of a mean weight below this count once in the trees, which is three times as fast.
+HARDLY_WEIGHTED = 1.1
+#: Up to so many columns a ridge on the columns themselves joins: a smooth picture.
+SMOOTH_COLUMNS = 3
+#: Distinct rows of the ridges, and of their training.
+RIDGE_ROWS, TRAINING_ROWS = 1000, 600
+#: Log z-squares stop here: a residual of exactly zero is not a scale of zero.
+SMALLEST_SQUARE = 1e-4
+#: Minus the mean of the logarithm of a chi-squared variable with one degree of freedom.
+LOG_CHI = 1.2703628454614782
+#: Least noise variance of the log z-squares of a ridge: half of a Gaussian's.
+LEAST_NOISE = 0.25 * math.pi**2
+#: Nats that a unit of a costs, and that the whole combination must gain for every member.
+PRICE = 1.0
+#: Bounds of a; above one where a member shrinks too much itself.
+LARGEST_WEIGHT = 2.0
+#: A member with less weight than this is not worth asking.
+LEAST_WEIGHT = 0.05
+#: Least weight of the overall factor in b, in rows.
+LEAST_ROWS = 1.0
+#: Log disagreements and variances stop at this share of the target's spread.
+TINY = 1e-6
+#: Standard deviations of the training rows beyond which a ridge does not extrapolate.
+FARTHEST = 4.0
+
+
+@dataclass(frozen=True)
+class Situation:
+    r"""What is known of rows before their targets are: :math:`\phi` of the module's formula.
+
+    Attributes
+    ----------
+    X : array of shape (n, d)
+        Standardised inputs.
+    mean, variance, disagreement : arrays of shape (n,)
+        Prediction, variance of part 2 with noise, and standard deviation over the stack's members.
+    telling : bool
+        Whether mean and disagreement may be used.
+    """
+
+    X: Array
+    mean: Array
+    variance: Array
+    disagreement: Array
+    telling: bool = True
+
+    @property
+    def log_variance(self) -> Array:
+        """Logarithm of the variance of part 2."""
+        return np.log(np.maximum(self.variance, TINY**2))
+
+    @property
+    def derived(self) -> Array:
+        """All but the inputs, shape (n, 3) or (n, 1)."""
+        if not self.telling:
+            return self.log_variance[:, None]
+        disagreement = np.log(np.maximum(self.disagreement, TINY))
+        return np.column_stack([self.mean, self.log_variance, disagreement])
+
+    def take(self, index: NDArray[np.int64]) -> Situation:
+        """Some of the rows."""
+        return Situation(
+            self.X[index],
+            self.mean[index],
+            self.variance[index],
+            self.disagreement[index],
+            self.telling,
+        )
+
+
+@dataclass(frozen=True)
+class Cases:
+    """Rows of a table as the models of the log scale see them: held out as new rows will be.
+
+    A new row may have twins, rows with the same inputs, among those that were held out; what their
+    residuals tell of its own is worth knowing, and a cross-fit must give away as much of it and no
+    more. So a row is left out while its twins stay, but only for the share of distinct rows
+    that were held out at all; for the others all twins are left out together. Copies in inputs and
+    target are one case with their total weight, or two halves where that is more than one, so that
+    a row of weight two is the row twice.
+
+    Attributes
+    ----------
+    first : integer array of shape (k,)
+        A row of the table for each case.
+    of_row : integer array of shape (n,)
+        A case of every row of the table.
+    half : integer array of shape (k,)
+        The other half of each case, or the case itself.
+    weight : array of shape (k,)
+    folds : integer array of shape (k,)
+    groups : integer array of shape (k,) or None
+    """
+
+    first: NDArray[np.int64]
+    of_row: NDArray[np.int64]
+    half: NDArray[np.int64]
+    weight: Array
+    folds: NDArray[np.int64]
+    groups: NDArray[np.int64] | None
+
+    @classmethod
+    def of(
+        cls,
+        z: Array,
+        weight: Array,
+        inverse: NDArray[np.int64],
+        folds: NDArray[np.int64],
+        groups: NDArray[np.int64] | None,
+        share: float,
+        rng: np.random.Generator,
+    ) -> Cases:
+        """Cases of n rows; ``folds`` and ``groups`` are those of the distinct rows ``inverse``."""
+        order = np.lexsort((z, inverse))
+        new = np.ones(len(z), dtype=bool)
+        new[1:] = (np.diff(inverse[order]) != 0) | (np.diff(z[order]) != 0.0)
+        of_row = np.empty(len(z), dtype=np.int64)
+        of_row[order] = np.cumsum(new) - 1
+        first = order[new]
+        total = np.bincount(of_row, weights=weight)
+        k = len(first)
+        double = np.flatnonzero(total > 1.0)
+        half = np.arange(k + len(double))
+        half[double], half[k:] = k + np.arange(len(double)), double
+        both = np.concatenate([np.arange(k), double])
+        distinct = inverse[first][both]
+        own = folds[distinct]
+        if groups is None and folds.max() > 0:
+            alone = rng.random(len(folds)) < share
+            anew = rng.permutation(len(both)) % (folds.max() + 1)
+            own = np.where(alone[distinct], anew, own)
+        split = np.where(total > 1.0, 0.5, 1.0)
+        return cls(
+            first[both],
+            of_row,
+            half,
+            (split * total)[both],
+            own,
+            None if groups is None else groups[distinct],
+        )
+
+    def to_rows(self, values: Array) -> Array:
+        """From values of the cases to those of the rows: the mean of two halves."""
+        return 0.5 * (values + values[self.half])[self.of_row]
+
+
+def log_squares(z: Array) -> Array:
+    """Log scales with noise, of expectation zero where z is standard normal.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> z = np.random.default_rng(0).normal(size=100_000)
+    >>> bool(abs(log_squares(z).mean()) < 0.05)
+    True
+    """
+    return np.log(z**2 + SMALLEST_SQUARE) + LOG_CHI
+
+
+class Member(Protocol):
+    """A model of the log scale."""
+
+    label: str
+    heldout: Array
+
+    def predict(self, situation: Situation) -> Array:
+        """Log scale of new rows, shape (n,)."""
+
+
+class ScaleRidge:
+    """A GP on log z-squares: on the inputs, or on what the fit says of a row.
+
+    Parameters
+    ----------
+    label : str
+    situation : Situation
+        Of the cases.
+    t : array of shape (m,)
+        Their log z-squares.
+    on_inputs : bool
+        The inputs instead of what is derived from them.
+    shape : array of shape (d,), optional
+        Ratios of the inputs' lengthscales.
+    order : integer array of shape (m,)
+        A random order in which cases of a group stand together; the first ones are used.
+    groups : integer array of shape (m,), optional
+    device : torch.device
+        Where it is trained.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        situation: Situation,
+        t: Array,
+        on_inputs: bool,
+        shape: Array | None,
+        order: NDArray[np.int64],
+        groups: NDArray[np.int64] | None,
+        device: torch.device = _CPU,
+    ) -> None:
+        self.label, self.on_inputs = label, on_inputs
+        F = situation.X if on_inputs else situation.derived
+        self._centre = 0.0 if on_inputs else F.mean(axis=0)
+        self._spread = 1.0 if on_inputs else np.maximum(F.std(axis=0), TINY)
+        self._t_mean, self._t_spread = float(t.mean()), max(float(t.std()), TINY)
+        Z = self._scaled(F)
+        used = order[:RIDGE_ROWS]
+        if groups is not None and len(used) < len(order):
+            # A group of which only a part would be left out must not be used at all.
+            used = used[groups[used] != groups[order[len(used)]]]
+            if len(used) == 0:
+                raise NotFittableError(f"a group of more than {RIDGE_ROWS} rows")
+        used = np.sort(used)
+        ratios = shape if on_inputs else None
+        kernel = NamedKernel("matern32", Z.shape[1], ard=not on_inputs, shape=ratios)
+        rows = _plain_rows(
+            Z[used],
+            (t[used] - self._t_mean) / self._t_spread,
+            None if groups is None else groups[used],
+        )
+        # Logarithms of squares are noisy; a ridge that follows them does not know better.
+        floor = min(LEAST_NOISE / self._t_spread**2, 0.9)
+        engine = ExactEngine(rows, noise_floor=floor)
+        candidate = Candidate(kernel, "nll")
+        part = np.flatnonzero(np.isin(used, order[:TRAINING_ROWS]))
+        training = engine.subset(part).to(device)
+        candidate.train(training, None, is_full=False, steps=30, tolerance=1e-3)
+        if candidate.parameters is None or candidate.failure:
+            raise TwoStageGPError(candidate.failure)
+        self.posterior = engine.condition(kernel, candidate.parameters)
+        self.heldout = self.predict(situation)
+        left_out = rows.t - self.posterior.heldout().residual
+        self.heldout[used] = self._t_mean + self._t_spread * left_out.numpy()
+        self.posterior.drop_factor()
+
+    def _scaled(self, F: Array) -> Array:
+        Z = (F - self._centre) / self._spread
+        if self.on_inputs:
+            return Z
+        # A column that was constant says nothing, also where it no longer is.
+        return np.where(self._spread > TINY, np.clip(Z, -FARTHEST, FARTHEST), 0.0)
+
+    def predict(self, situation: Situation) -> Array:
+        F = situation.X if self.on_inputs else situation.derived
+        mean = self.posterior.mean(torch.as_tensor(self._scaled(F), dtype=torch.float64)).numpy()
+        return self._t_mean + self._t_spread * mean
+
+
+def _plain_rows(X: Array, t: Array, groups: NDArray[np.int64] | None) -> Rows:
+    zero = torch.zeros(len(t), dtype=torch.float64)
+    return Rows(
+        torch.as_tensor(X, dtype=torch.float64),
+        torch.as_tensor(t),
+        torch.ones_like(zero),
+        zero,
+        zero,
+        None if groups is None else torch.as_tensor(groups),
+    )
+
+
+class ScaleTrees:
+    """Boosted trees on log z-squares, from the inputs and what the fit says of a row."""
+
+    label = "trees"
+
+    def __init__(
+        self,
+        situation: Situation,
+        t: Array,
+        weight: Array,
+        folds: NDArray[np.int64],
+        seed: int,
+    ) -> None:
+        m = len(t)
+        many = m > MANY_ROWS
+        regressor = HistGradientBoostingRegressor(
+            learning_rate=0.1 if many else 0.05,
+            max_iter=150 if many else 300,
+            max_leaf_nodes=15,
+            min_samples_leaf=max(5, min(40, m // 20)),
+            l2_regularization=5.0,
+            early_stopping=True,
+            n_iter_no_change=15,
+            validation_fraction=0.15,
+        )
+        if weight.mean() < HARDLY_WEIGHTED:
+            weight = np.ones(m)
+        # Threads that wait for each other cost more than they bring on so few rows.
+        with threadpool_limits(1, user_api="openmp"):
+            self.model = RegressorMean(regressor, self._columns(situation), t, weight, folds, seed)
+        self.heldout = t - self.model.heldout_residuals
+
+    @staticmethod
+    def _columns(situation: Situation) -> Array:
+        return np.column_stack([situation.X, situation.derived])
+
+    def predict(self, situation: Situation) -> Array:
+        model, columns = self.model.model, self._columns(situation)
+        return np.asarray(predict_with(model, columns), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Combination:
+    r"""The numbers in :math:`g = e^{S a + c} + b`."""
+
+    a: Array
+    b: float
+    c: float
+
+    def times(self, factor: float) -> Combination:
+        """The combination whose g is ``factor`` times this one's."""
+        return Combination(self.a, factor * self.b, self.c + math.log(factor))
+
+    def factor(self, S: Array) -> Array:
+        """g at predicted log scales S of shape (n, J)."""
+        return np.exp(np.clip(S @ self.a + self.c, -40.0, 40.0)) + self.b
+
+
+def combine(S: Array, squares: Array, weight: Array) -> Combination:
+    r"""a, b and c of largest held-out density.
+
+    With :math:`g_i = e^{S_i a + c} + b` minimises over :math:`0 \le a \le 2` and
+    :math:`b \ge \bar z^2 / n`
+
+    .. math::
+
+        \frac12 \sum_i w_i \Big( \log g_i + \frac{z_i^2}{g_i} \Big) + \sum_j a_j .
+
+    Parameters
+    ----------
+    S : array of shape (n, J)
+        Predicted log scales of rows, each by models that have not seen it.
+    squares, weight : arrays of shape (n,)
+        z-squares and weights of the rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> S = rng.normal(size=(5000, 1))
+    >>> z = np.exp(0.4 * S[:, 0]) * rng.normal(size=5000)
+    >>> combine(S, z**2, np.ones(5000)).a.round(1).tolist()
+    [0.8]
+    >>> combine(S, rng.normal(size=5000) ** 2, np.ones(5000)).a.tolist()
+    [0.0]
+    """
+    J = S.shape[1]
+    N = float(weight.sum())
+    overall = max(float(weight @ squares / N), SMALLEST_SQUARE**2)
+    constant = Combination(np.zeros(J), 0.0, math.log(overall))
+    if J == 0:
+        return constant
+
+    def objective(p: Array) -> tuple[float, Array]:
+        e = np.exp(np.clip(S @ p[:J] + p[J], -40.0, 40.0))
+        b = overall * math.exp(p[J + 1])
+        g = e + b
+        by_log_g = 0.5 * weight * (1.0 - squares / g)
+        by_exponent = by_log_g * e / g
+        value = 0.5 * float(weight @ (np.log(g) + squares / g)) + PRICE * float(p[:J].sum())
+        gradient = np.concatenate(
+            [
+                S.T @ by_exponent + PRICE,
+                [by_exponent.sum(), float((by_log_g * b / g).sum())],
+            ]
+        )
+        return value / N, gradient / N
+
+    least = math.log(min(LEAST_ROWS / N, 0.5))
+    bounds = [(0.0, LARGEST_WEIGHT)] * J + [(None, None), (least, 0.0)]
+    found = []
+    for each, share in ((0.7 / J, 0.02), (0.1 / J, 0.2)):
+        start = np.concatenate([np.full(J, each), [math.log(overall), max(math.log(share), least)]])
+        found.append(minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds))
+    best = min(found, key=lambda result: float(result.fun))
+    as_constant = 0.5 * (math.log(overall) + 1.0)
+    if not N * (as_constant - float(best.fun)) > PRICE * (J + 1):
+        return constant
+    return Combination(
+        best.x[:J].copy(), overall * math.exp(float(best.x[J + 1])), float(best.x[J])
+    )
+
+
+@dataclass(frozen=True)
+class LocalScale:
+    """A fitted local scale.
+
+    Attributes
+    ----------
+    members : sequence of models
+        One for each weight in ``combination.a``.
+    combination : Combination
+    heldout_factor : array of shape (n,)
+        g at the rows that were held out, from models that have not seen them.
+    overall : float
+        The factor of all rows together.
+    largest : float
+        Largest log variance of part 2 at a row that was held out.
+    telling : bool
+        Whether the mean and the disagreement are used.
+    """
+
+    members: Sequence[Member]
+    combination: Combination
+    heldout_factor: Array
+    overall: float
+    largest: float
+    telling: bool
+
+    @property
+    def label(self) -> str:
+        """Readable composition."""
+        parts = zip(self.combination.a, self.members, strict=True)
+        return " + ".join(f"{a:.2f} {member.label}" for a, member in parts) or "none"
+
+    def factor(self, situation: Situation) -> Array:
+        """g at new rows, shape (n,)."""
+        n = len(situation.mean)
+        situation = replace(situation, telling=self.telling)
+        columns = [member.predict(situation) for member in self.members]
+        S = np.column_stack(columns) if columns else np.zeros((n, 0))
+        g = self.combination.factor(S)
+        beyond = -np.expm1(-np.maximum(situation.log_variance - self.largest, 0.0))
+        return g + beyond * np.maximum(self.overall - g, 0.0)
+
+
+def fit_local_scale(
+    situation: Situation,
+    z: Array,
+    weight: Array,
+    inverse: NDArray[np.int64],
+    folds: NDArray[np.int64],
+    groups: NDArray[np.int64] | None,
+    share: float,
+    shape: Array | None,
+    seed: int,
+    device: torch.device = _CPU,
+) -> LocalScale:
+    """Learn a local scale from rows that were held out.
+
+    Parameters
+    ----------
+    situation : Situation
+        Of the n rows of the table, predictions and variances held out.
+    z, weight : arrays of shape (n,)
+        Held-out z-scores and weights.
+    inverse : integer array of shape (n,)
+        Distinct row of each.
+    folds, groups : integer arrays of shape (m,)
+        Fold and group of each distinct row.
+    share : float
+        Share of the table's distinct rows that were held out.
+    shape : array of shape (d,), optional
+        Ratios of the mean's lengthscales.
+    device : torch.device
+        Where ridges are trained.
+    """
+    rng = np.random.default_rng(seed)
+    members: list[Member] = []
+    S = np.zeros((len(z), 0))
+    if len(folds) >= FEWEST_ROWS:
+        cases = Cases.of(z, weight, inverse, folds, groups, share, rng)
+        members = _members(situation, z, cases, shape, seed, rng, device)
+        S = np.column_stack([S, *(cases.to_rows(member.heldout) for member in members)])
+    combination = combine(S, z**2, weight)
+    while (light := (combination.a < LEAST_WEIGHT)).any():
+        members = [member for member, drop in zip(members, light, strict=True) if not drop]
+        S = S[:, ~light]
+        combination = combine(S, z**2, weight)
+    heldout_factor = combination.factor(S)
+    # b is there for every row, needed or not: the mean square under the result may be below one.
+    rest = float(weight @ (z**2 / heldout_factor) / weight.sum())
+    if rest > 0.0:
+        combination, heldout_factor = combination.times(rest), rest * heldout_factor
+    return LocalScale(
+        members,
+        combination,
+        heldout_factor,
+        float(weight @ z**2 / weight.sum()),
+        float(situation.log_variance.max()),
+        situation.telling,
+    )
+
+
+def _members(
+    situation: Situation,
+    z: Array,
+    cases: Cases,
+    shape: Array | None,
+    seed: int,
+    rng: np.random.Generator,
+    device: torch.device = _CPU,
+) -> list[Member]:
+    """The models of the log scale; one that cannot be fitted is left out."""
+    situation, t = situation.take(cases.first), log_squares(z[cases.first])
+    k, d = situation.X.shape
+    with_trees = k >= TREE_ROWS and len(np.unique(cases.folds)) > 1
+    order = rng.permutation(k)
+    if cases.groups is not None:
+        place = rng.permutation(int(cases.groups.max()) + 1)
+        order = np.argsort(place[cases.groups], kind="stable")
+    else:
+        # Halves are one row: the ridge takes the first of them, and leaves it out.
+        order = order[order <= cases.half[order]]
+    members: list[Member] = []
+    on_inputs = [False] + [True] * (d <= SMOOTH_COLUMNS or not with_trees)
+    for inputs in on_inputs:
+        said = "mean, variance and disagreement" if situation.telling else "variance"
+        label = f"ridge on {'inputs' if inputs else said}"
+        try:
+            ridge = ScaleRidge(label, situation, t, inputs, shape, order, cases.groups, device)
+        except TwoStageGPError as error:
+            _LOG.info("%s of the log scale failed: %s", label, error)
+            continue
+        first = np.minimum(np.arange(k), cases.half)
+        ridge.heldout = ridge.heldout[first]
+        members.append(ridge)
+    if with_trees:
+        members.append(ScaleTrees(situation, t, cases.weight, cases.folds, seed))
+    return members

@@ -1,0 +1,122 @@
+"""Folds, and mean models that are any scikit-learn regressor.
+
+A regressor without a closed form for its held-out predictions gets them by cross-fitting:
+each fold is predicted by a clone that has not seen it. Folds are always shuffled and seeded,
+and keep groups together where groups are given.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.utils.validation import has_fit_parameter
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from twostagegp.data.appending import Growth
+
+from twostagegp.runtime.finite import predict_with
+
+__all__ = ["RegressorMean", "assign_folds"]
+
+Array = NDArray[np.float64]
+
+
+def assign_folds(
+    n: int, n_folds: int, rng: np.random.Generator, groups: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
+    """Random fold numbers of nearly equal size; rows of one group share a fold.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> np.bincount(assign_folds(10, 5, np.random.default_rng(0)))
+    array([2, 2, 2, 2, 2])
+    """
+    if groups is None:
+        return rng.permutation(n) % min(n_folds, n)
+    labels, members = np.unique(groups, return_inverse=True)
+    sizes = np.bincount(members)
+    # Largest groups first into the emptiest fold; ties in random order.
+    order = rng.permutation(len(labels))
+    order = order[np.argsort(-sizes[order], kind="stable")]
+    load = np.zeros(min(n_folds, len(labels)))
+    fold_of = np.empty(len(labels), dtype=np.int64)
+    for group in order:
+        fold_of[group] = np.argmin(load)
+        load[fold_of[group]] += sizes[group]
+    return fold_of[members.reshape(-1)]
+
+
+class RegressorMean:
+    """A scikit-learn regressor as a mean model, with cross-fitted residuals.
+
+    It sees standardised inputs (constant columns removed) and the standardised target. A row of
+    weight c is in one fold, where its c copies would be in several.
+
+    Parameters
+    ----------
+    regressor : estimator
+        Cloned, never fitted itself.
+    X, y, weight : arrays of shape (n, d), (n,), (n,)
+        All training rows, repeats included.
+    folds : integer array of shape (n,)
+        Rows in no fold (-1) are trained on and never held out; their residuals are NaN.
+    random_state : int
+        Given to clones that take a ``random_state`` and have none.
+    wanted : integer array, optional
+        Rows whose held-out residuals are needed (all by default); others' are NaN.
+    refit : bool
+        False keeps the model of the only fold instead of fitting all rows once more.
+    """
+
+    def __init__(
+        self,
+        regressor: Any,
+        X: Array,
+        y: Array,
+        weight: Array,
+        folds: NDArray[np.int64],
+        random_state: int,
+        wanted: NDArray[np.int64] | None = None,
+        refit: bool = True,
+    ) -> None:
+        self.regressor = regressor
+        self.random_state = random_state
+        self.label = type(regressor).__name__
+        self.takes_weights = has_fit_parameter(regressor, "sample_weight")
+        self.ignored_weights = not self.takes_weights and not bool(np.all(weight == 1.0))
+        self.heldout_residuals = np.full(len(y), np.nan)
+        asked = np.ones(len(y), dtype=bool)
+        if wanted is not None:
+            asked = np.zeros(len(y), dtype=bool)
+            asked[wanted] = True
+        model = None
+        for fold in np.unique(folds[folds >= 0]):
+            inside, out = folds != fold, (folds == fold) & asked
+            if not out.any():
+                continue
+            model = self._fit(X[inside], y[inside], weight[inside])
+            self.heldout_residuals[out] = y[out] - np.asarray(model.predict(X[out])).reshape(-1)
+        self.model = self._fit(X, y, weight) if refit or model is None else model
+
+    def _fit(self, X: Array, y: Array, weight: Array) -> Any:
+        model = clone(self.regressor)
+        if "random_state" in model.get_params() and model.get_params()["random_state"] is None:
+            model.set_params(random_state=self.random_state)
+        if np.all(weight == 1.0) or not self.takes_weights:
+            return model.fit(X, y)
+        return model.fit(X, y, sample_weight=weight)
+
+    def predict(self, X: Tensor) -> Tensor:
+        """Prediction at standardised inputs, shape (n,)."""
+        values = np.asarray(predict_with(self.model, X.cpu().numpy()), dtype=np.float64).reshape(-1)
+        return torch.as_tensor(values).to(X)
+
+    def extended(self, growth: Growth, keep_factors: bool) -> RegressorMean:
+        """Itself: a regressor stays as it was fitted."""
+        return self

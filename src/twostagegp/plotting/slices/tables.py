@@ -1,0 +1,170 @@
+"""The user's table, whatever it came as: a frame with the names of the fit.
+
+Training rows are kept by a fitted model as numbers; :func:`training_frame` takes them back through
+the rules of the columns, so that pictures can show dates as dates and levels by their names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from twostagegp.data.columns.categories import OTHER, CategoryColumn
+from twostagegp.data.columns.encoder import TableEncoder
+from twostagegp.data.columns.tables import encoded_names
+from twostagegp.errors import InputError
+from twostagegp.estimators.validation import seen_columns
+
+__all__ = [
+    "as_given",
+    "column_kinds",
+    "column_rules",
+    "model_frame",
+    "training_frame",
+    "typical_row",
+]
+
+Array = NDArray[np.float64]
+
+#: Kinds of columns whose values have no order, or too few to draw a line.
+NAMED_KINDS = ("category", "text", "boolean", "ordered category")
+
+
+def model_frame(model: Any, X: Any) -> pd.DataFrame:
+    """A table to predict as a frame whose columns have the names of the fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from twostagegp import ExactGPRegressor
+    >>> model = ExactGPRegressor().fit(np.arange(6.0).reshape(3, 2), [0.0, 1.0, 2.0])
+    >>> list(model_frame(model, [[1.0, 2.0]]).columns)
+    ['x0', 'x1']
+    """
+    names = seen_columns(model)
+    if isinstance(X, pd.DataFrame):
+        if getattr(model, "feature_names_in_", None) is None:
+            X = X.set_axis(names, axis=1) if X.shape[1] == len(names) else X
+        return X
+    array = np.asarray(X)
+    if array.ndim != 2 or array.shape[1] != len(names):
+        raise InputError(
+            f"X has shape {array.shape}; {len(names)} columns are wanted, those of the fit."
+        )
+    return pd.DataFrame(array, columns=names).infer_objects()
+
+
+def as_given(model: Any, frame: pd.DataFrame) -> Any:
+    """A frame in the form in which the model was given its training rows."""
+    named = getattr(model, "feature_names_in_", None) is not None
+    return frame if named else frame.to_numpy()
+
+
+def column_kinds(model: Any) -> dict[str, str]:
+    """The kind of every column: that of its rule, "number" without rules."""
+    encoder: TableEncoder | None = model.columns_
+    if encoder is None:
+        return dict.fromkeys(seen_columns(model), "number")
+    return {name: rule.kind for name, rule in zip(seen_columns(model), encoder.rules_, strict=True)}
+
+
+def column_rules(model: Any) -> dict[str, Any]:
+    """The rule of every column, None without rules."""
+    names = seen_columns(model)
+    encoder: TableEncoder | None = model.columns_
+    return (
+        dict.fromkeys(names) if encoder is None else dict(zip(names, encoder.rules_, strict=True))
+    )
+
+
+def training_frame(model: Any) -> tuple[pd.DataFrame, NDArray[Any]]:
+    """Distinct training rows in the user's columns and units, and their targets.
+
+    Returns
+    -------
+    X : DataFrame of m distinct rows
+        A column that was dropped as constant has a stand-in value, which plays no part.
+    y : array of shape (m,) or (m, p), or of m labels
+        The mean over equal rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from twostagegp import ExactGPRegressor
+    >>> model = ExactGPRegressor().fit(np.array([[1.0], [2.0], [4.0]]), [0.0, 1.0, 2.0])
+    >>> X, y = training_frame(model)
+    >>> X["x0"].round(6).tolist(), y.round(6).tolist()
+    ([1.0, 2.0, 4.0], [0.0, 1.0, 2.0])
+    """
+    table = getattr(getattr(getattr(model, "_fit", None), "latents", None), "table", None)
+    if table is not None:
+        numbers, y = np.asarray(table.X), model.classes_[table.codes]
+    else:
+        numbers, y = _regression_rows(model)
+    encoder: TableEncoder | None = model.columns_
+    if encoder is None:
+        return pd.DataFrame(numbers, columns=seen_columns(model)), y
+    frame = encoder.inverse_transform(numbers)
+    frame.columns = pd.Index(seen_columns(model))
+    for name, kind in column_kinds(model).items():
+        if kind in ("date", "duration"):  # days are not exact to the nanosecond
+            frame[name] = frame[name].dt.round("ms")
+    for name, rule in column_rules(model).items():
+        if isinstance(rule, CategoryColumn) and rule.pooled:  # one of them stands for all
+            values = frame[name].astype(object)
+            frame[name] = values.where(values != OTHER, rule.pooled[0])
+    return frame, y
+
+
+def _regression_rows(model: Any) -> tuple[Array, Array]:
+    data = model._data[0]
+    scaling = data.scaling
+    numbers = _stand_ins(model, len(data.merged.X))
+    numbers[:, scaling.columns] = data.merged.X * scaling.x_scale + scaling.x_mean
+    targets = np.column_stack(
+        [d.scaling.y_mean + d.scaling.y_scale * d.merged.t for d in model._data]
+    )
+    return numbers, targets[:, 0] if model._is_1d else targets
+
+
+def _stand_ins(model: Any, n: int) -> Array:
+    """Values for columns that were dropped as constant: the level, the median, or zero."""
+    encoder: TableEncoder | None = model.columns_
+    if encoder is None:
+        return np.zeros((n, len(encoded_names(model))))
+    parts: list[float] = []
+    for rule in encoder.rules_:
+        if isinstance(rule, CategoryColumn):
+            parts += [1.0] + [0.0] * (len(rule.names) - 1) if rule.names else []
+        else:
+            parts += [*rule.fill.tolist(), *[0.0] * (len(rule.names) - len(rule.fill))]
+    return np.tile(np.array(parts), (n, 1))
+
+
+def typical_row(frame: pd.DataFrame, kinds: dict[str, str]) -> dict[str, Any]:
+    """One value a column: the median of numbers, the most common level, the middle date.
+
+    Gaps do not count, unless there is nothing else.
+
+    Examples
+    --------
+    >>> frame = pd.DataFrame({"size": [1.0, 9.0, 2.0], "color": ["red", "blue", "red"]})
+    >>> typical_row(frame, {"size": "number", "color": "text"})
+    {'size': 2.0, 'color': 'red'}
+    """
+    row: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        known = frame[name].dropna()
+        if len(known) == 0:
+            row[name] = None
+        elif kind == "number":
+            row[name] = float(np.median(known.to_numpy(dtype=np.float64)))
+        elif kind in NAMED_KINDS:
+            counts = known.value_counts(sort=False)
+            row[name] = counts.index[int(np.argmax(counts.to_numpy()))]
+        else:
+            row[name] = known.sort_values().iloc[(len(known) - 1) // 2]
+    return row

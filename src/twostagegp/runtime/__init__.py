@@ -1,0 +1,1 @@
+"""What a process needs: threads, free memory, transactions, copies to a device."""

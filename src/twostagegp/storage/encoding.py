@@ -1,0 +1,259 @@
+"""From a fitted model to JSON, arrays and scikit-learn parts.
+
+Objects of ours become entries of one list, each after what it refers to, so that a reference is the
+number of an earlier entry, nothing can refer to itself and nothing is written twice. An array that
+several parts share, as numbers or as a tensor, is stored once.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.base import BaseEstimator
+
+from twostagegp.errors import ModelFileError
+from twostagegp.storage.gpytorch_modules import describe_module
+from twostagegp.storage.registry import FRONT_DOORS, PARTS, Part
+
+__all__ = ["ARRAY_TYPES", "Encoder", "kind_of"]
+
+#: Types of numbers that a file may hold.
+ARRAY_TYPES = frozenset({"float64", "float32", "int64", "int32", "uint8", "bool"})
+_SCALARS: dict[Any, str] = {
+    bool: "bool",
+    int: "int",
+    float: "float",
+    str: "str",
+    type(None): "none",
+}
+_CONTAINERS: dict[Any, str] = {list: "list", tuple: "tuple", dict: "dict"}
+
+
+def registered(value: Any) -> Part | None:
+    """The entry of an object's class; subclasses and namesakes have none."""
+    part = PARTS.get(type(value).__name__)
+    return part if part is not None and type(value).__module__ == part.module else None
+
+
+def kind_of(value: Any) -> str:
+    """The kind of a value in the sense of the registry; ``"?"`` for what has none."""
+    kind = _SCALARS.get(type(value)) or _CONTAINERS.get(type(value))
+    if kind is not None:
+        return kind
+    if registered(value) is not None:
+        return type(value).__name__
+    for cls, name in (
+        (np.ndarray, "array"),
+        (torch.Tensor, "tensor"),
+        (torch.device, "device"),
+        (torch.dtype, "dtype"),
+        (pd.DataFrame, "frame"),
+        (pd.Timestamp, "time"),
+        (np.random.RandomState, "random_state"),
+        (np.bool_, "bool"),
+        (np.integer, "int"),
+        (np.floating, "float"),
+    ):
+        if isinstance(value, cls):
+            return name
+    if hasattr(value, "covar_dist") and isinstance(value, torch.nn.Module):
+        return "kernel"
+    return "sklearn" if isinstance(value, BaseEstimator) else "?"
+
+
+def fits(kind: str, allowed: frozenset[str]) -> bool:
+    """Whether a value of some kind may stand in a field."""
+    return kind in allowed or "any" in allowed or (kind in ("int", "float") and "number" in allowed)
+
+
+class Encoder:
+    """Collects what a model is made of."""
+
+    def __init__(self, include_factors: bool) -> None:
+        self.include_factors = include_factors
+        self.parts: list[dict[str, Any]] = []
+        self.arrays: dict[str, np.ndarray[Any, Any]] = {}
+        self.estimators: list[Any] = []
+        self._numbers: dict[int, int] = {}
+        self._names: dict[Any, str] = {}
+        self._open: set[int] = set()
+        self._alive: list[Any] = []  # addresses are keys: nothing may be freed meanwhile
+
+    def part(self, value: Any, where: str) -> int:
+        """The number of an object's entry, which is made where there is none."""
+        if id(value) in self._numbers:
+            return self._numbers[id(value)]
+        if id(value) in self._open:
+            raise ModelFileError(f"{where} refers to itself and cannot be saved.")
+        part = registered(value)
+        assert part is not None
+        self._open.add(id(value))
+        name = type(value).__name__
+        state = self._state(value, name, part)
+        self._open.discard(id(value))
+        self.parts.append({"class": name, "state": state})
+        self._alive.append(value)
+        self._numbers[id(value)] = len(self.parts) - 1
+        return len(self.parts) - 1
+
+    def _state(self, value: Any, name: str, part: Part) -> dict[str, Any]:
+        attributes = dict(value.__dict__)
+        if name == "SearchRecord":
+            attributes["rows"] = list(value)
+        state: dict[str, Any] = {}
+        for key, held in attributes.items():
+            if key in part.forgotten:
+                continue
+            kinds = part.kinds(key)
+            if kinds is None:
+                raise ModelFileError(
+                    f"{name}.{key} is no attribute that a {name} has in this version, and would "
+                    "not be in the file; delete it before saving."
+                )
+            if key in part.factors and held is not None and not self.include_factors:
+                continue  # computed again
+            if not fits(kind_of(held), kinds):
+                raise ModelFileError(_reason(held, f"{name}.{key}"))
+            state[key] = self.value(held, f"{name}.{key}")
+        state |= dict.fromkeys(self._missing(part, attributes))
+        return state
+
+    @staticmethod
+    def _missing(part: Part, attributes: dict[str, Any]) -> list[str]:
+        """Factors that the object has dropped, so that they are not computed again."""
+        return [key for key in part.factors if key not in attributes]
+
+    def value(self, value: Any, where: str) -> Any:
+        """The JSON of a value."""
+        kind = kind_of(value)
+        if kind in PARTS:
+            return {"part": self.part(value, where)}
+        if kind == "?" or not hasattr(self, f"_{kind}"):
+            raise ModelFileError(_reason(value, where))
+        return getattr(self, f"_{kind}")(value, where)
+
+    def _none(self, value: None, where: str) -> None:
+        return None
+
+    def _bool(self, value: Any, where: str) -> bool:
+        return bool(value)
+
+    def _int(self, value: Any, where: str) -> int:
+        return int(value)
+
+    def _str(self, value: str, where: str) -> str:
+        return str(value)
+
+    def _float(self, value: Any, where: str) -> Any:
+        return float(value) if math.isfinite(value) else {"float": repr(float(value))}
+
+    def _list(self, value: list[Any], where: str) -> list[Any]:
+        return [self.value(each, f"{where}[{i}]") for i, each in enumerate(value)]
+
+    def _tuple(self, value: tuple[Any, ...], where: str) -> dict[str, Any]:
+        return {"tuple": self._list(list(value), where)}
+
+    def _dict(self, value: dict[Any, Any], where: str) -> dict[str, Any]:
+        for key in value:
+            if kind_of(key) not in ("str", "int", "float", "bool", "none"):
+                raise ModelFileError(f"{where} has the key {key!r}; keys are texts or numbers.")
+        return {"dict": [[self.value(k, where), self.value(v, where)] for k, v in value.items()]}
+
+    def _array(self, value: np.ndarray[Any, Any], where: str) -> dict[str, Any]:
+        if value.dtype.kind == "U" or value.dtype == object:
+            texts = value.ravel().tolist()
+            if value.ndim != 1 or not all(isinstance(text, str) for text in texts):
+                raise ModelFileError(
+                    f"{where} is an array of objects that are not all texts; use numbers or texts."
+                )
+            return {"texts": texts, "type": "object" if value.dtype == object else value.dtype.str}
+        return {"array": self._stored(value, where), **_order(value)}
+
+    def _tensor(self, value: torch.Tensor, where: str) -> dict[str, Any]:
+        try:
+            numbers = value.detach().cpu().numpy()
+        except TypeError as error:
+            raise ModelFileError(f"{where} cannot be saved ({error}).") from None
+        device = {} if value.device.type == "cpu" else {"device": value.device.type}
+        return {"tensor": self._stored(numbers, where), **_order(numbers), **device}
+
+    def _stored(self, value: np.ndarray[Any, Any], where: str) -> str:
+        if value.dtype.name not in ARRAY_TYPES or not value.dtype.isnative:
+            raise ModelFileError(f"{where} has the type {value.dtype}, which a file cannot hold.")
+        address = value.__array_interface__["data"][0]
+        key = (address, value.shape, value.strides, value.dtype.name)
+        if key not in self._names:
+            self._alive.append(value)
+            self._names[key] = f"a{len(self.arrays)}"
+            turned = value.T if _order(value) else value
+            self.arrays[self._names[key]] = np.asarray(turned, order="C")
+        return self._names[key]
+
+    def _device(self, value: torch.device, where: str) -> dict[str, str]:
+        return {"device": value.type}
+
+    def _dtype(self, value: torch.dtype, where: str) -> dict[str, str]:
+        return {"dtype": str(value).removeprefix("torch.")}
+
+    def _frame(self, value: pd.DataFrame, where: str) -> dict[str, Any]:
+        columns = [
+            [str(name), self._list(value[name].tolist(), f"{where}.{name}")] for name in value
+        ]
+        name = None if value.index.name is None else str(value.index.name)
+        index = self._list(value.index.tolist(), f"{where}.index")
+        return {"frame": columns, "index": index, "name": name}
+
+    def _time(self, value: pd.Timestamp, where: str) -> dict[str, Any]:
+        zone = None if value.tz is None else str(value.tz)
+        text = value.isoformat()
+        try:
+            again = pd.Timestamp(text) if zone is None else pd.Timestamp(text).tz_convert(zone)
+        except Exception:
+            again = None
+        if again is None or again != value or again.utcoffset() != value.utcoffset():
+            raise ModelFileError(
+                f"{where} is {value!r}, whose time zone a file cannot name; use one with a name, "
+                "such as 'Europe/Paris' or 'UTC'."
+            )
+        return {"time": text, "zone": zone}
+
+    def _random_state(self, value: np.random.RandomState, where: str) -> dict[str, Any]:
+        state: Any = value.get_state(legacy=True)
+        if state[0] != "MT19937":
+            raise ModelFileError(f"{where} is a RandomState of {state[0]}; use an int as a seed.")
+        return {"random_state": [state[1].tolist(), int(state[2]), int(state[3]), float(state[4])]}
+
+    def _kernel(self, value: Any, where: str) -> dict[str, Any]:
+        return {"kernel": describe_module(value, where, self._tensor)}
+
+    def _sklearn(self, value: Any, where: str) -> dict[str, int]:
+        for number, known in enumerate(self.estimators):
+            if known is value:
+                return {"sklearn": number}
+        self.estimators.append(value)
+        return {"sklearn": len(self.estimators) - 1}
+
+
+def _order(value: np.ndarray[Any, Any]) -> dict[str, str]:
+    """Columns first, where the array is so in memory: the same sums in the same order."""
+    flags = value.flags
+    return {"order": "F"} if flags.f_contiguous and not flags.c_contiguous else {}
+
+
+def _reason(value: Any, where: str) -> str:
+    name = f"{type(value).__module__}.{type(value).__qualname__}"
+    if name.startswith("twostagegp.") and ("svgp" in name or "Sparse" in name):
+        return (
+            "a model of method='svgp' cannot be saved in this version; use method='neighbors', "
+            "or keep its training data and fit again."
+        )
+    if isinstance(value, BaseEstimator) and type(value).__name__ in FRONT_DOORS:
+        return f"{where} is {name}, a class derived from one of ours; only ours can be saved."
+    return (
+        f"{where} is of the type {name}, which cannot be saved: a file holds parts of this "
+        "package, and scikit-learn estimators and GPyTorch kernels of known types (docs/files.md)."
+    )

@@ -1,0 +1,265 @@
+r"""The folder of a model: a manifest that names every file with its size and SHA-256.
+
+::
+
+    model/
+      manifest.json                        format, class, and the files below with their hashes
+      model-<hash>.json                    the structure
+      arrays-<hash>.safetensors            numbers
+      sklearn-<number>-<hash>.skops        scikit-learn parts, where there are any
+
+Files are named by their content, so that a new model is written beside the old one. Replacing the
+manifest, which is atomic, is what makes it *the* model; only then is the old one deleted. A folder
+that did not exist is written under another name and renamed.
+
+Nothing is parsed before its size and hash are those of the manifest, and the manifest carries a
+hash of itself. No other file of the folder is opened, and none through a symbolic link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from twostagegp.errors import MemoryBudgetError, ModelFileError
+
+__all__ = ["MANIFEST", "check_replaceable", "read_files", "read_manifest", "write_folder"]
+
+MANIFEST = "manifest.json"
+#: What a manifest says that it is.
+KIND = "twostagegp model"
+#: Largest manifest that is read.
+_MANIFEST_BYTES = 1 << 20
+#: Files of a model at most.
+_MOST_FILES = 1000
+#: Files from this size on are compared with the memory that is free.
+_LARGE_BYTES = 1 << 24
+#: The bytes of a file, their arrays, and one more while these are made.
+_LIVE_COPIES = 3
+
+_NAME = re.compile(r"(model|arrays|sklearn-\d{1,4})-[0-9a-f]{16}\.(json|safetensors|skops)")
+_HASH = re.compile(r"[0-9a-f]{64}")
+_ENDINGS = {"model": "json", "arrays": "safetensors"}
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _canonical(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def write_folder(path: Path, head: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    """Write a model; ``files`` by role (``"model"``, ``"arrays"``, ``"sklearn-0"``)."""
+    path = Path(os.path.realpath(path))
+    names = {role: _file_name(role, data) for role, data in files.items()}
+    listed = {
+        role: {"bytes": len(data), "name": names[role], "sha256": _digest(data)}
+        for role, data in files.items()
+    }
+    content: dict[str, Any] = {**head, "kind": KIND, "files": listed}
+    content["sha256"] = _digest(_canonical(content))
+    everything = {names[role]: data for role, data in files.items()} | {
+        MANIFEST: _canonical(content)
+    }
+    if path.exists():
+        check_replaceable(path)
+        _replace(path, everything)
+    else:
+        _create(path, everything)
+
+
+def _file_name(role: str, data: bytes) -> str:
+    return f"{role}-{_digest(data)[:16]}.{_ENDINGS.get(role, 'skops')}"
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise where something is at the path that a model must not replace."""
+    if not path.is_dir():
+        raise ModelFileError(f"{path} is a file; a model is a folder. Give another path.")
+    if not (path / MANIFEST).is_file() and any(path.iterdir()):
+        raise ModelFileError(
+            f"{path} is a folder with something else than a model inside; nothing was written. "
+            "Give the path of a new folder."
+        )
+    if (path / MANIFEST).exists() and not _is_ours(path):
+        raise ModelFileError(f"{path / MANIFEST} is not of a model of ours; nothing was written.")
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether the manifest that is there claims to be of a model; damage does not matter."""
+    with contextlib.suppress(OSError):
+        return KIND.encode() in (path / MANIFEST).read_bytes()[:_MANIFEST_BYTES]
+    return False
+
+
+def _create(path: Path, files: Mapping[str, bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}.part"
+    temporary.mkdir()
+    try:
+        for name, data in files.items():
+            _write(temporary / name, data)
+        _sync(temporary)
+        temporary.rename(path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    _sync(path.parent)
+
+
+def _replace(path: Path, files: Mapping[str, bytes]) -> None:
+    """New files beside the old ones, then the manifest, then the old ones go."""
+    before = {entry.name for entry in path.iterdir()}
+    written: list[str] = []
+    try:
+        for name, data in files.items():  # the manifest comes last
+            temporary = path / f".{secrets.token_hex(8)}.part"
+            written.append(temporary.name)
+            _write(temporary, data)
+            if name == MANIFEST:
+                _sync(path)
+            os.replace(temporary, path / name)
+            written[-1] = name
+    except BaseException:
+        for name in written:
+            if name not in before:
+                (path / name).unlink(missing_ok=True)
+        raise
+    _sync(path)
+    for name in before - set(files):
+        if _NAME.fullmatch(name) or name.endswith(".part"):
+            (path / name).unlink(missing_ok=True)
+
+
+def _write(path: Path, data: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Make names last too, where the system can."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def _read(path: Path, most: int) -> bytes:
+    """A regular file of at most ``most`` bytes, not through a link."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    flags |= getattr(os, "O_BINARY", 0)
+    if path.is_symlink():
+        raise ModelFileError(f"{path} is a symbolic link; a model's files must be files.")
+    try:
+        descriptor = os.open(path, flags)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ModelFileError(f"{path} is not there; the model is incomplete.") from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):  # os.fdopen would raise for a folder, and close nothing
+        os.close(descriptor)
+        raise ModelFileError(f"{path} is not a regular file.")
+    with os.fdopen(descriptor, "rb") as file:
+        if status.st_size > most:
+            raise ModelFileError(
+                f"{path} has {status.st_size} bytes instead of at most {most}; it is damaged."
+            )
+        _check_memory(path, status.st_size)
+        return file.read(status.st_size + 1)
+
+
+def _check_memory(path: Path, size: int) -> None:
+    """Raise before a file is read that does not fit into memory with what is made of it."""
+    if size < _LARGE_BYTES:
+        return
+    import torch
+
+    from twostagegp.runtime.memory import available_bytes
+
+    free = available_bytes(torch.device("cpu"))
+    if free is not None and _LIVE_COPIES * size > free:
+        raise MemoryBudgetError(
+            f"{path} has {size / 2**30:.1f} GiB; to load it takes about "
+            f"{_LIVE_COPIES * size / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free. Load it "
+            "where there is more memory, or save it without include_factors."
+        )
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest, once its own hash is right and its entries are what they must be."""
+    if not path.is_dir():
+        raise ModelFileError(f"{path} is not a folder; give the path that was given to save().")
+    data = _read(path / MANIFEST, _MANIFEST_BYTES)
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"{path / MANIFEST} is not readable ({error}).") from None
+    if not isinstance(content, dict) or content.get("kind") != KIND:
+        raise ModelFileError(f"{path / MANIFEST} is not the manifest of a model.")
+    rest = {key: value for key, value in content.items() if key != "sha256"}
+    try:
+        fine = _canonical(content) == data and _digest(_canonical(rest)) == content.get("sha256")
+    except (ValueError, RecursionError):
+        fine = False
+    if not fine:
+        raise ModelFileError(f"{path / MANIFEST} was changed after it was written.")
+    return content
+
+
+def read_files(path: Path, manifest: Mapping[str, Any]) -> dict[str, bytes]:
+    """The files of a manifest by role, each with the size and hash that it says."""
+    listed = manifest.get("files")
+    if not isinstance(listed, dict) or not {"model", "arrays"} <= set(listed):
+        raise ModelFileError(f"{path / MANIFEST} names no files.")
+    if len(listed) > _MOST_FILES:
+        raise ModelFileError(
+            f"{path / MANIFEST} names {len(listed)} files, more than {_MOST_FILES}."
+        )
+    return {role: _read_listed(path, role, entry) for role, entry in listed.items()}
+
+
+def _read_listed(path: Path, role: str, entry: Any) -> bytes:
+    size, name, digest = (
+        (entry.get("bytes"), entry.get("name"), entry.get("sha256"))
+        if isinstance(entry, dict)
+        else (None, None, None)
+    )
+    # The name is made of the role and the hash: no path of someone else's making is opened.
+    if (
+        not isinstance(size, int)
+        or isinstance(size, bool)
+        or size < 0
+        or not isinstance(digest, str)
+        or not _HASH.fullmatch(digest)
+        or name != f"{role}-{digest[:16]}.{_ENDINGS.get(role, 'skops')}"
+        or not _NAME.fullmatch(name)
+    ):
+        raise ModelFileError(f"{path / MANIFEST} has an entry {role[:40]!r} that it cannot have.")
+    data = _read(path / name, size)
+    if len(data) != size or _digest(data) != digest:
+        raise ModelFileError(
+            f"{path / name} was changed after it was written: its size or SHA-256 is not that of "
+            "the manifest."
+        )
+    return data

@@ -1,0 +1,208 @@
+"""``save_model`` and ``load``: a model to a folder and back."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from sklearn.utils.validation import check_is_fitted
+
+from twostagegp.errors import MemoryBudgetError, ModelFileError
+from twostagegp.storage.folder import read_files, read_manifest, write_folder
+from twostagegp.storage.packages import require
+
+__all__ = ["FORMAT", "load", "save_model"]
+
+#: Version of the format that is written; ``_READERS`` has those that are read.
+FORMAT = 1
+#: Largest structure that is read.
+_MODEL_BYTES = 1 << 30
+
+
+def save_model(
+    model: Any,
+    path: str | PathLike[str],
+    include_factors: bool = False,
+    table: Mapping[str, str] | None = None,
+) -> None:
+    """Write a fitted model into a folder; see :meth:`twostagegp.storage.Savable.save`.
+
+    ``table`` says where the training rows came from, such as the name of the target's column; it is
+    kept in the manifest for programs that read tables, and plays no part in :func:`load`.
+    """
+    from twostagegp import __version__
+    from twostagegp.storage.encoding import Encoder, registered
+    from twostagegp.storage.estimators import dump_estimator
+    from twostagegp.storage.registry import FRONT_DOORS
+
+    safetensors = require("safetensors.numpy")
+    check_is_fitted(model)
+    name = type(model).__name__
+    if name not in FRONT_DOORS or registered(model) is None:
+        raise ModelFileError(
+            f"{type(model).__module__}.{name} is a class derived from one of ours; a file holds "
+            f"{', '.join(FRONT_DOORS)} themselves only."
+        )
+    encoder = Encoder(include_factors)
+    encoder.part(model, name)
+    structure = json.dumps({"parts": encoder.parts}, allow_nan=False, separators=(",", ":"))
+    files = {"model": structure.encode(), "arrays": bytes(safetensors.save(encoder.arrays))}
+    for number, estimator in enumerate(encoder.estimators):
+        files[f"sklearn-{number}"] = dump_estimator(estimator, "an estimator")
+    head: dict[str, Any] = {
+        "format": FORMAT,
+        "library": __version__,
+        "class": name,
+        "factors": bool(include_factors),
+        "versions": _versions(),
+    }
+    if table is not None:
+        head["table"] = dict(table)
+    write_folder(Path(path), head, files)
+
+
+def _versions() -> dict[str, str]:
+    import numpy as np
+    import sklearn
+    import torch
+
+    return {
+        "numpy": np.__version__,
+        "scikit-learn": sklearn.__version__,
+        "torch": str(torch.__version__),
+    }
+
+
+def load(path: str | PathLike[str], device: str = "cpu") -> Any:
+    """The model that ``save`` has written into a folder.
+
+    Nothing in the folder is run: it holds numbers, texts and names of known classes. A file that is
+    damaged, or made to do harm, ends in a :class:`~twostagegp.errors.ModelFileError`.
+
+    Parameters
+    ----------
+    path : path of the folder
+    device : str
+        Where a model goes that was fitted on a GPU.
+
+    Returns
+    -------
+    model : estimator
+        Fitted; predictions are those of the model that was saved.
+    """
+    from twostagegp.data.scaling import resolve_device
+
+    require("safetensors.numpy")
+    place = resolve_device(device, 0)
+    folder = Path(path)
+    manifest = read_manifest(folder)
+    version = manifest.get("format")
+    if type(version) is not int or version not in _READERS:
+        raise ModelFileError(
+            f"{folder} has format {str(version)[:20]}, written by twostagegp "
+            f"{str(manifest.get('library'))[:20]}; this version reads {sorted(_READERS)}. "
+            "Install a newer twostagegp."
+        )
+    files = read_files(folder, manifest)
+    if len(files) > 2:
+        require("skops.io")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _READERS[version](manifest, files, place)
+    except ModelFileError as error:
+        raise ModelFileError(f"{folder} cannot be loaded: {error}") from error
+    except MemoryBudgetError as error:  # with the numbers, which are the way out
+        other = " A model that was fitted on a GPU can be loaded with device='cuda'."
+        raise MemoryBudgetError(
+            f"{folder} cannot be loaded: {error}{other if place.type == 'cpu' else ''}"
+        ) from error
+    except Exception as error:  # what a file can do to the libraries that read it has no one type
+        if _is_memory(error):
+            raise MemoryBudgetError(
+                f"{folder} needs more memory than there is on {place} "
+                f"({type(error).__name__}: {str(error)[:200]}). Load it where there is more."
+            ) from error
+        raise ModelFileError(
+            f"{folder} cannot be loaded: it does not describe a model that can predict "
+            f"({type(error).__name__}: {str(error)[:200]})."
+        ) from error
+
+
+def _is_memory(error: Exception) -> bool:
+    """Whether an allocator has said no; torch says so with a plain RuntimeError on a CPU."""
+    import torch
+
+    if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
+        return True
+    told = ("not enough memory", "can't allocate memory", "out of memory")
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in told)
+
+
+def _read_1(manifest: Mapping[str, Any], files: Mapping[str, bytes], device: Any) -> Any:
+    """Format 1, since 0.1.0."""
+    from twostagegp.storage.decoding import Decoder
+    from twostagegp.storage.estimators import load_estimator
+    from twostagegp.storage.registry import FRONT_DOORS
+
+    if len(files["model"]) > _MODEL_BYTES:
+        raise ModelFileError("its structure is too large.")
+    structure = json.loads(files["model"], parse_constant=_no_constant)
+    if not isinstance(structure, dict) or set(structure) != {"parts"}:
+        raise ModelFileError("its structure has no parts.")
+    loaded = require("safetensors.numpy").load(files["arrays"])
+    arrays = {
+        key: value if value.flags.writeable else value.copy() for key, value in loaded.items()
+    }
+    estimators = [load_estimator(files[f"sklearn-{k}"]) for k in range(len(files) - 2)]
+    model = Decoder(arrays, estimators, device).parts(structure["parts"])
+    name = type(model).__name__
+    if name not in FRONT_DOORS or name != manifest.get("class"):
+        raise ModelFileError(f"it describes a {name} instead of a {manifest.get('class')}.")
+    _try(model)
+    return model
+
+
+def _no_constant(name: str) -> None:
+    raise ModelFileError(f"its structure has the number {name}.")
+
+
+def _try(model: Any) -> None:
+    """Predict some rows: parts that do not fit each other are found now.
+
+    Several, as one row goes together with any shape.
+    """
+    import numpy as np
+    import pandas as pd
+
+    rows: Any = np.repeat([[0.0], [1.0], [-1.0]], model.n_features_in_, axis=1)
+    names = getattr(model, "feature_names_in_", None)
+    # Of CVPlusRegressor it is its estimator that predicts.
+    encoder = getattr(getattr(model, "estimator_", model), "columns_", None)
+    if encoder is not None and not encoder.plain:
+        rows = encoder.inverse_transform(np.zeros((3, len(encoder.names))))
+    elif names is not None:
+        rows = pd.DataFrame(rows, columns=names)
+    if hasattr(model, "predict_proba"):
+        answers = [model.predict_proba(rows)]
+        shape: tuple[int, ...] = (3, len(model.classes_))
+    elif hasattr(model, "estimators_"):
+        # The refits of the folds answer for intervals only.
+        answers, shape = [model.predict(rows), model.predict_interval(rows, 0.5)[:, 0]], (3,)
+    else:
+        mean, std, quantiles = model._summary(rows, np.array([0.1, 0.9]))
+        answers = [mean, std, quantiles[..., 0], quantiles[..., 1]]
+        shape = (3, *mean.shape[1:])
+    if encoder is not None:
+        for rule in encoder.rules_:
+            rule.told.clear()  # the trial is not what the user is to be warned of
+    fine = all(each.shape == shape and np.isfinite(each).all() for each in answers)
+    if not fine:
+        raise ModelFileError("its predictions are of another shape, or not finite.")
+
+
+_READERS: dict[int, Callable[[Mapping[str, Any], Mapping[str, bytes], Any], Any]] = {1: _read_1}
