@@ -72,7 +72,7 @@ coverage: $(STAMP)
 
 torture: export OMP_NUM_THREADS = 1
 torture: $(STAMP)
-	$(PY) -m pytest -n 2 -m torture tests/torture tests/test_differential.py $(PYTEST_ARGS)
+	$(PY) -m pytest -n 2 -m torture tests/torture tests/package/test_differential.py $(PYTEST_ARGS)
 
 format: $(STAMP)
 	$(PY) -m ruff check --fix .

@@ -57,7 +57,10 @@ class Core:
 
     @property
     def files(self) -> list[str]:
-        return [*(str(ROOT / "tests" / f"test_{t}.py") for t in self.tests), str(self.path)]
+        return [
+            *(str(path) for t in self.tests for path in ROOT.glob(f"tests/*/test_{t}.py")),
+            str(self.path),
+        ]
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ from benchmarks._variants import Variant, difference, log_ratio, patched
 from twostagegp import (
     TwoStageGPRegressor,
     datasets,
-    kernels,
 )
+from twostagegp.kernels import stationary
 from twostagegp.pipeline import fit as twostage
 from twostagegp.pipeline.calibration import fit as calibration
 from twostagegp.pipeline.mean import build as mean_stage
@@ -58,8 +58,8 @@ VARIANTS: Mapping[str, Variant] = {
     "5 folds": Variant("held-out residuals", constants={(mean_stage, "REFIT_FOLDS"): 5}),
     "stack ridge 0": Variant("stack ridge", constants={(stack, "RIDGE"): 0.0}),
     "stack ridge 0.2": Variant("stack ridge", constants={(stack, "RIDGE"): 0.2}),
-    "prior spread 1": Variant("prior", constants={(kernels, "PRIOR_SPREAD"): 1.0}),
-    "prior spread 1.7": Variant("prior", constants={(kernels, "PRIOR_SPREAD"): 3.0**0.5}),
+    "prior spread 1": Variant("prior", constants={(stationary, "PRIOR_SPREAD"): 1.0}),
+    "prior spread 1.7": Variant("prior", constants={(stationary, "PRIOR_SPREAD"): 3.0**0.5}),
     "variance by likelihood": Variant("objective of the variance", {"variance_objective": "nll"}),
     "residuals=insample": Variant("residuals", {"residuals": "insample"}),
     "noise share 0": Variant("noise share", constants={(twostage, "NOISE_SHARE"): 0.0}),

@@ -30,18 +30,18 @@ BEGIN, END = "<!-- begin rows -->\n", "<!-- end rows -->"
 PACKAGES = ("torch", "gpytorch", "numpy", "scipy", "scikit-learn", "pandas", "numba", "dask")
 #: Both methods, the estimators' contract, files, the command line and Dask.
 TESTS = (
-    "test_two_stage.py",
-    "test_exact_engine.py",
-    "test_kernels.py",
-    "test_linalg.py",
-    "test_objectives.py",
-    "test_neighbor_engine.py",
-    "test_files.py",
-    "test_cli.py",
-    "test_cli_tables.py",
-    "test_dask.py",
-    "test_columns.py",
-    "test_estimators.py",
+    "pipeline/test_two_stage.py",
+    "engines/test_exact_engine.py",
+    "kernels/test_kernels.py",
+    "numerics/test_linalg.py",
+    "numerics/test_objectives.py",
+    "engines/test_neighbor_engine.py",
+    "storage/test_files.py",
+    "cli/test_cli.py",
+    "cli/test_cli_tables.py",
+    "distributed/test_dask.py",
+    "data/test_columns.py",
+    "estimators/test_estimators.py",
 )
 _ASK = """
 import json, platform

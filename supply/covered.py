@@ -32,7 +32,7 @@ def table(report: Mapping[str, Any]) -> str:
     ...     "num_branches": 4,
     ...     "covered_branches": 3,
     ... }
-    >>> print(table({"files": {"src/twostagegp/engines/exact/engine.py": {"summary": summary}}}))
+    >>> print(table({"files": {"src/twostagegp/engines/choice.py": {"summary": summary}}}))
     package                        lines  run %   branches  taken %
     twostagegp.engines                 8   75.0          4     75.0
     all                                8   75.0          4     75.0

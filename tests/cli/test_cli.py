@@ -421,7 +421,7 @@ def test_datasets(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "docs/command_line.md"])
 def test_documented_commands_run(page, tmp_path, monkeypatch):
-    text = (Path(__file__).parent.parent / page).read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
     commands = re.findall(r"^twostagegp (.+)$", text, flags=re.MULTILINE)
     assert len(commands) >= 3
     monkeypatch.chdir(tmp_path)

@@ -126,7 +126,7 @@ def test_the_report_counts_every_factorisation_of_all_rows(monkeypatch):
     X, y = wave(n=80)
     counted = [0]
     import twostagegp.engines.exact.engine as exact
-    import twostagegp.training.optimise as training
+    import twostagegp.engines.problem as problem
 
     original = exact.safe_cholesky
 
@@ -135,7 +135,7 @@ def test_the_report_counts_every_factorisation_of_all_rows(monkeypatch):
         return original(K)
 
     monkeypatch.setattr(exact, "safe_cholesky", counting)
-    monkeypatch.setattr(training, "safe_cholesky", counting)
+    monkeypatch.setattr(problem, "safe_cholesky", counting)
     # The local scale has a ridge of its own, whose factors are not of the table's target.
     model = TwoStageGPRegressor(calibration="scale", **FEW).fit(X, y)
     assert model.fit_report_.full_factorisations == counted[0]

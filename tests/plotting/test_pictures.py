@@ -84,7 +84,8 @@ def test_two_inputs_are_maps_of_mean_and_standard_deviation():
     assert (left.get_xlabel(), left.get_ylabel()) == ("long", "wide")
     values = np.asarray(left.collections[0].get_array()).ravel()
     corner = pd.DataFrame({"long": [X["long"].min()], "wide": [X["wide"].min()]})
-    assert values[0] == pytest.approx(model.predict(corner)[0])
+    # Alone and in a batch, a table without noise is predicted to some 1e-7 of its spread.
+    assert values[0] == pytest.approx(model.predict(corner)[0], abs=1e-6)
 
 
 def test_many_inputs_are_slices_of_the_most_important_ones(model, table):

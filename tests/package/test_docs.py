@@ -13,7 +13,7 @@ from mktestdocs import check_md_file
 import twostagegp
 from twostagegp import metrics
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 #: What pages need besides the core packages.
 NEEDS = {
     "bayesian_optimisation.md": ("botorch",),

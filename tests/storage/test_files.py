@@ -46,7 +46,7 @@ from twostagegp.storage import folder as folder_module
 from twostagegp.storage.estimators import dump_estimator, load_estimator
 from twostagegp.storage.folder import MANIFEST, read_files, read_manifest, write_folder
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 N, D = 60, 3
 _RNG = np.random.default_rng(0)
 X = _RNG.normal(size=(N, D))

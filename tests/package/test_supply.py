@@ -14,7 +14,7 @@ import twostagegp
 from supply.licences import direct, needed, page
 from supply.lock import CPU, CUDA, DEV, name_and_version, read_lock, show, split
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 DIRECT = direct(PROJECT)
 #: Everything that the tests need; the peers of the benchmarks have an environment of their own.

@@ -11,7 +11,7 @@ import pytest
 
 import twostagegp
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "twostagegp"
 #: A fit and a prediction, in a process that cannot see the repository.
 PROGRAM = """
