@@ -31,7 +31,6 @@ PAGES = (
     "docs/hostile.md",
     "docs/kernel_search.md",
     "docs/large_tables.md",
-    "docs/mutation.md",
     "docs/paper.md",
     "docs/paper/theory.md",
     "docs/reliability.md",
