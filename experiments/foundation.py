@@ -63,12 +63,13 @@ from benchmarks._store import JsonLines, Record, write_whole
 from benchmarks._timing import Timed
 from experiments._foundation_report import picture, report
 from experiments._runner import measure_all
+from experiments.mc_dropout import MCDropoutClassifier
 from twostagegp import TwoStageGPClassifier
 from twostagegp.classification.certainty import leading_pvalues
 from twostagegp.data.scaling import resolve_device
 from twostagegp.datasets import FOLDER_VARIABLE, DatasetNotFoundError
 from twostagegp.errors import InputError
-from twostagegp.foundation import MCDropoutClassifier, TextEncoder
+from twostagegp.foundation import TextEncoder
 from twostagegp.metrics.classification import evaluate_classification, log_loss
 
 __all__ = [

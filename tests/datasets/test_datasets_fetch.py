@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import json
 import logging
 import os
 import re
@@ -19,9 +18,8 @@ import numpy as np
 import pytest
 
 from twostagegp import datasets
-from twostagegp.datasets import archives, download, fetching, mednli, recipes
+from twostagegp.datasets import archives, download, fetching, recipes
 from twostagegp.datasets.locks import file_lock
-from twostagegp.foundation.text import check_texts
 
 # --- a server ------------------------------------------------------------------------------------
 
@@ -987,75 +985,3 @@ def test_a_damaged_table_is_named(tmp_path):
 def test_full_tables_can_be_loaded_by_name(tmp_path):
     with pytest.raises(datasets.DatasetNotFoundError, match=r"uci_large.song\.npz"):
         datasets.load("song", tmp_path)
-
-
-# --- MedNLI --------------------------------------------------------------------------------------
-
-
-def line(i, **changes):
-    item = {"pairID": str(i), "sentence1": f"Premise {i}.", "sentence2": f"Hypothesis {i}."}
-    return json.dumps(item | {"gold_label": mednli.CLASSES[i % 3]} | changes)
-
-
-def write_mednli(folder, sizes=(6, 3, 4)):
-    for part, size in zip(("train", "dev", "test"), sizes, strict=True):
-        lines = "\n".join(line(i) for i in range(size))
-        (folder / f"mli_{part}_v1.jsonl").write_text(lines + "\n", encoding="utf-8")
-
-
-def test_mednli_is_not_downloaded(tmp_path):
-    with pytest.raises(datasets.DatasetNotFoundError, match=r"physionet.*load_mednli\(folder\)"):
-        datasets.fetch("mednli", tmp_path)
-    assert listing(tmp_path) == []
-
-
-def test_mednli_is_read_by_file_and_fits_the_encoder(tmp_path):
-    write_mednli(tmp_path)
-    data = datasets.load_mednli(str(tmp_path))
-    assert isinstance(data, datasets.MedNLI)
-    assert [len(part.pairs) for part in (data.train, data.dev, data.test)] == [6, 3, 4]
-    assert data.dev.pairs[1] == ("Premise 1.", "Hypothesis 1.")
-    assert data.train.labels.tolist() == [*mednli.CLASSES, *mednli.CLASSES]
-    assert check_texts(data.test.pairs) == data.test.pairs
-
-
-def test_mednli_keeps_separators_of_unicode(tmp_path):
-    write_mednli(tmp_path)
-    sentence = "Fever\u2028since\x85Monday, 39 °C."
-    row = json.loads(line(0)) | {"sentence1": sentence}
-    path = tmp_path / "mli_dev_v1.jsonl"
-    path.write_text(json.dumps(row, ensure_ascii=False) + "\n\n", encoding="utf-8")
-    assert datasets.load_mednli(tmp_path).dev.pairs == [(sentence, "Hypothesis 0.")]
-
-
-def test_mednli_says_what_is_missing(tmp_path):
-    write_mednli(tmp_path)
-    (tmp_path / "mli_dev_v1.jsonl").unlink()
-    with pytest.raises(FileNotFoundError, match=r"mli_dev_v1.jsonl. MedNLI cannot be downloaded"):
-        datasets.load_mednli(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (line(0) + "\n" + line(1)[:-9], "line 2 is no JSON .*: is the file whole"),
-        (line(0) + "\n[1]", "line 2 is no JSON object"),
-        (line(0, gold_label=None), "line 1 lacks a text sentence1, sentence2 or gold_label"),
-        ('{"sentence1": "a", "gold_label": "neutral"}', "line 1 lacks a text"),
-        (line(0, gold_label="-"), "line 1 has the label '-', which is none of contradiction"),
-        ("\n\n", "is empty"),
-    ],
-)
-def test_a_bad_file_of_mednli_is_explained_without_its_text(tmp_path, content, message):
-    write_mednli(tmp_path)
-    (tmp_path / "mli_test_v1.jsonl").write_text(content, encoding="utf-8")
-    with pytest.raises(ValueError, match=rf"mli_test_v1.jsonl.*{message}") as caught:
-        datasets.load_mednli(tmp_path)
-    assert "Premise" not in str(caught.value)
-
-
-def test_mednli_in_another_encoding(tmp_path):
-    write_mednli(tmp_path)
-    (tmp_path / "mli_dev_v1.jsonl").write_bytes(b"\xe9" + line(0).encode())
-    with pytest.raises(ValueError, match=r"mli_dev_v1.jsonl is no UTF-8 text"):
-        datasets.load_mednli(tmp_path)

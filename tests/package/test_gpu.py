@@ -19,7 +19,7 @@ from twostagegp.engines.exact.engine import ExactEngine
 from twostagegp.engines.neighbors.engine import NeighborEngine
 from twostagegp.engines.neighbors.index import BoxIndex, BruteIndex, TreeIndex
 from twostagegp.estimators import base as estimator
-from twostagegp.foundation import MCDropoutClassifier, TextEncoder
+from twostagegp.foundation import TextEncoder
 from twostagegp.kernels import KERNELS, NamedKernel, WrappedKernel
 from twostagegp.training.batched import fit_batch
 
@@ -194,14 +194,6 @@ def test_a_classifier(method, n_classes, groups):
     assert fits[1].fit_report_.device == "cuda"
     np.testing.assert_allclose(on_gpu, on_cpu, atol=0.02)
     assert (fits[0].predict_certainty(X) == fits[1].predict_certainty(X)).mean() > 0.97
-
-
-def test_monte_carlo_dropout():
-    X, y = classes()
-    model = MCDropoutClassifier(device="cuda", random_state=0).fit(X, y)
-    again = MCDropoutClassifier(device="cuda", random_state=0).fit(X, y)
-    np.testing.assert_allclose(model.predict_proba(X), again.predict_proba(X), atol=1e-6)
-    assert model.score(X, y) > 0.5
 
 
 def test_a_text_encoder():

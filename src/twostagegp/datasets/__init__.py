@@ -2,8 +2,7 @@
 
 :func:`load` reads a table from a folder that the user has, and never downloads. :func:`fetch`
 downloads a table from its public source, prepares it by a documented recipe, and writes it where
-:func:`load` reads it. :func:`load_mednli` reads the user's own copy of MedNLI, whose licence has to
-be signed. :func:`toy` makes the one-dimensional examples.
+:func:`load` reads it. :func:`toy` makes the one-dimensional examples.
 """
 
 from twostagegp.datasets.archives import DamagedFileError as DamagedFileError
@@ -12,9 +11,6 @@ from twostagegp.datasets.download import DownloadError as DownloadError
 from twostagegp.datasets.fetching import cache_folder as cache_folder
 from twostagegp.datasets.fetching import fetch as fetch
 from twostagegp.datasets.fetching import fetchable as fetchable
-from twostagegp.datasets.mednli import MedNLI as MedNLI
-from twostagegp.datasets.mednli import SentencePairs as SentencePairs
-from twostagegp.datasets.mednli import load_mednli as load_mednli
 from twostagegp.datasets.tables import FOLDER_VARIABLE as FOLDER_VARIABLE
 from twostagegp.datasets.tables import DatasetNotFoundError as DatasetNotFoundError
 from twostagegp.datasets.tables import RegressionData as RegressionData
@@ -28,14 +24,11 @@ __all__ = [
     "DamagedFileError",
     "DatasetNotFoundError",
     "DownloadError",
-    "MedNLI",
     "RegressionData",
-    "SentencePairs",
     "cache_folder",
     "fetch",
     "fetchable",
     "load",
-    "load_mednli",
     "names",
     "toy",
 ]

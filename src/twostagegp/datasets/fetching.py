@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from twostagegp.datasets import mednli
 from twostagegp.datasets.archives import DamagedFileError, open_member
 from twostagegp.datasets.download import (
     DownloadError,
@@ -28,7 +27,6 @@ from twostagegp.datasets.locks import file_lock
 from twostagegp.datasets.recipes import RECIPES, Arrays, Recipe, prepare
 from twostagegp.datasets.tables import (
     FOLDER_VARIABLE,
-    DatasetNotFoundError,
     RegressionData,
     load,
     names,
@@ -158,8 +156,6 @@ def fetch(
 
 
 def _recipe(name: str) -> Recipe:
-    if name == "mednli":
-        raise DatasetNotFoundError(mednli.HOW_TO_GET)
     if name in RECIPES:
         return RECIPES[name]
     if name in names():

@@ -1,3 +1,5 @@
+"""Monte Carlo dropout: the formula by hand, samples, weights, and scikit-learn's contract."""
+
 import pickle
 
 import numpy as np
@@ -12,8 +14,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from experiments.mc_dropout import MCDropoutClassifier
 from twostagegp.errors import InputError, NumericalError
-from twostagegp.foundation import MCDropoutClassifier
 
 
 @parametrize_with_checks([MCDropoutClassifier(), MCDropoutClassifier(hidden=(16,))])
@@ -55,7 +57,7 @@ def by_hand(model, X, count, seed):
 def test_the_formula(data, hidden):
     X, y = data
     model = MCDropoutClassifier(hidden, 0.4, epochs=3, n_samples=7, random_state=0).fit(X, y)
-    expected = np.stack(list(by_hand(model, X, 7, model._mask_seed)))
+    expected = np.stack(list(by_hand(model, X, 7, model.mask_seed_)))
     np.testing.assert_allclose(model.sample_proba(X), expected, atol=1e-12)
     np.testing.assert_allclose(model.predict_proba(X), expected.mean(0), atol=1e-12)
     assert [W.shape for W in model.coefs_][-1][1] == 3
@@ -127,7 +129,7 @@ def test_a_weight_is_a_number_of_repeats(data):
     np.testing.assert_allclose(plain, scaled, atol=1e-9)
 
 
-def test_rows_without_weight_are_not_there(data):
+def test_rows_of_weight_zero_are_ignored(data):
     X, y = data
     weight = (y != "unclear").astype(float)
     model = MCDropoutClassifier(epochs=5, random_state=0).fit(X, y, sample_weight=weight)
@@ -225,3 +227,5 @@ def test_on_a_gpu(data):
     on_gpu = model.sample_proba(X)
     np.testing.assert_allclose(model.set_params(device="cpu").sample_proba(X), on_gpu, atol=1e-9)
     assert model.score(X, y) > 0.6
+    again = MCDropoutClassifier((8,), random_state=0, device="cuda").fit(X, y)
+    np.testing.assert_allclose(again.sample_proba(X), on_gpu, atol=1e-6)

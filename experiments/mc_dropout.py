@@ -1,20 +1,21 @@
 r"""Monte Carlo dropout on a last layer (Gal and Ghahramani 2016).
 
-A fully connected layer on features x is trained while each of them is dropped with probability p,
+A fully connected layer on features x is trained with dropout: each feature is set to zero with
+probability p,
 
 .. math::
 
     z = \Big(\frac{m \odot x}{1 - p}\Big) W + b, \qquad m_j \sim \text{Bernoulli}(1 - p),
 
-and goes on dropping them at prediction. Each mask m is a network drawn from an approximate
-posterior of the weights, and the prediction is the mean of what S of them say:
+and the same is done at prediction. Each mask m is a network drawn from an approximate posterior of
+the weights, and the prediction is the mean over S networks:
 
 .. math::
 
     p(y = c \mid x) \approx \frac1S \sum_{s=1}^S \operatorname{softmax}(z^{(s)})_c .
 
-A network is the same for all rows: masks are drawn once for each network, and a row's prediction
-does not depend on the rows around it. In training every row has masks of its own.
+At prediction, masks are drawn once per network and shared by all rows, so a row's prediction does
+not depend on the other rows. In training, every row has its own masks.
 """
 
 from __future__ import annotations
@@ -45,48 +46,50 @@ Layers = list[tuple[Tensor, Tensor]]
 
 
 class MCDropoutClassifier(ClassifierMixin, BaseEstimator):
-    """A fully connected last layer with dropout, also at prediction.
+    """Classifier: fully connected layers with dropout in training and at prediction.
 
     Parameters
     ----------
     hidden : tuple of int or None
-        Sizes of hidden layers, with dropout and a rectifier each; None for a linear layer.
+        Sizes of hidden layers, each with dropout and a rectifier; None for a linear model.
     dropout : float
         Probability p with which a feature or a hidden unit is dropped.
     epochs, batch_size : int
-        Passes over the rows, and rows of a step.
+        Passes over the rows, and rows per step.
     lr, weight_decay : float
-        Of AdamW. The step size of a layer is ``lr`` over the root of the number of its inputs, so
-        that one value serves few features and many, and falls to zero along a cosine. Intercepts do
-        not decay.
+        Parameters of AdamW. The step size of a layer is ``lr`` divided by the square root of the
+        number of its inputs, so that one value suits few and many features; it falls to zero along
+        a cosine. Intercepts have no weight decay.
     n_samples : int
-        Networks S of a prediction.
+        Number S of networks per prediction.
     standardize : bool
-        Give features mean zero and variance one.
+        Whether to scale features to mean zero and variance one.
     device : str
         As in :class:`~twostagegp.TwoStageGPRegressor`.
     random_state : int, RandomState or None
-        Of the start, the batches and the masks.
+        Seed of the initial weights, the batches and the masks.
 
     Attributes
     ----------
     classes_ : array of shape (K,)
-    coefs_, intercepts_ : lists of arrays, one for each layer
+    coefs_, intercepts_ : lists of arrays, one per layer
     loss_curve_ : list of float
-        Mean training loss of every epoch.
+        Mean training loss per epoch.
+    mask_seed_ : int
+        Seed of the masks of :meth:`predict_proba`.
 
     Notes
     -----
-    The defaults of the training had low log loss in cross-validation over patients, inside the
-    training rows of two sets of medical images (1280 features), and also fit a small table.
+    The default training parameters had a low log loss in cross-validation over patients within the
+    training rows of two sets of medical images (1280 features), and also suit a small table.
 
-    Rows that repeat another one and its label are one row with the sum of their weights, and the
-    order of rows does not matter. So a weight of two is exactly a row that is there twice.
+    Rows that are equal in features and label are merged into one with the sum of their weights, and
+    the order of rows does not matter. A weight of two is therefore the same as a repeated row.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from twostagegp.foundation import MCDropoutClassifier
+    >>> from experiments.mc_dropout import MCDropoutClassifier
     >>> X = np.random.default_rng(0).normal(size=(200, 5))
     >>> y = np.where(X[:, 0] > 0, "ill", "well")
     >>> model = MCDropoutClassifier(random_state=0).fit(X, y)
@@ -121,7 +124,7 @@ class MCDropoutClassifier(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> MCDropoutClassifier:
-        """Train the layer.
+        """Train the layers.
 
         Parameters
         ----------
@@ -143,7 +146,7 @@ class MCDropoutClassifier(ClassifierMixin, BaseEstimator):
         X, labels, weight = _merge_repeats(X[used], labels, weight[used])
         self._standardise(X, weight)
         rng = check_random_state(self.random_state)
-        start, self._mask_seed = (int(seed) for seed in rng.randint(2**31 - 1, size=2))
+        start, self.mask_seed_ = (int(seed) for seed in rng.randint(2**31 - 1, size=2))
         device = resolve_device(self.device, len(X))
         self._train(
             torch.as_tensor((X - self._mean) / self._scale, device=device),
@@ -154,35 +157,35 @@ class MCDropoutClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def predict_proba(self, X: Any) -> Array:
-        """Mean of the probabilities of ``n_samples`` networks, shape (n, K)."""
+        """Return the mean probabilities of ``n_samples`` networks, shape (n, K)."""
         X = self._checked(X)
         check_count("n_samples", self.n_samples)
         total = np.zeros((len(X), len(self.classes_)))
-        for proba in self._sampled(X, int(self.n_samples), self._mask_seed):
+        for proba in self._sampled(X, int(self.n_samples), self.mask_seed_):
             total += proba
         return total / int(self.n_samples)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The most probable class, shape (n,)."""
+        """Return the most probable class per row, shape (n,)."""
         proba = self.predict_proba(X)
         return np.asarray(self.classes_[np.argmax(proba, axis=1)])
 
     def sample_proba(self, X: Any, n_samples: int | None = None, random_state: Any = None) -> Array:
-        """Probabilities by each of several networks, shape (n_samples, n, K).
+        """Return the probabilities of each of several networks, shape (n_samples, n, K).
 
         Parameters
         ----------
         X : array-like of shape (n, d)
         n_samples : int, optional
-            As many as in :meth:`predict_proba` by default.
+            By default as many as in :meth:`predict_proba`.
         random_state : int, RandomState or None
-            Of the masks. None takes those of :meth:`predict_proba`, which is then the mean over
-            the first axis.
+            Seed of the masks. None uses the masks of :meth:`predict_proba`, which then equals the
+            mean of the result over the first axis.
         """
         X = self._checked(X)
         count = self.n_samples if n_samples is None else n_samples
         check_count("n_samples", count)
-        seed = self._mask_seed
+        seed = self.mask_seed_
         if random_state is not None:
             seed = int(check_random_state(random_state).randint(2**31 - 1))
         proba = np.empty((int(count), len(X), len(self.classes_)))
@@ -214,20 +217,20 @@ class MCDropoutClassifier(ClassifierMixin, BaseEstimator):
         return (X - self._mean) / self._scale
 
     def _standardise(self, X: Array, weight: Array) -> None:
-        """Measure what features are shifted and divided by."""
+        """Store the mean and the scale of each feature."""
         self._mean, self._scale = np.zeros(X.shape[1]), np.ones(X.shape[1])
         if self.standardize:
             share = weight / weight.sum()
             self._mean = share @ X
             spread = np.sqrt(share @ (X - self._mean) ** 2)
-            # Rounding of a constant column must not be blown up to variance one.
+            # Rounding errors of a constant column must not be scaled up to variance one.
             usable = spread > 1e-13 * np.abs(X).max(0)
             self._scale = np.where(usable, spread, 1.0)
 
     def _train(self, X: Tensor, y: Tensor, weight: Tensor, generator: torch.Generator) -> None:
         sizes = [X.shape[1], *(int(size) for size in self.hidden or ()), len(self.classes_)]
         layers = [_start(a, b, generator) for a, b in pairwise(sizes)]
-        layers[-1][0].data.zero_()  # all classes are as probable at first
+        layers[-1][0].data.zero_()  # all classes equally probable at the start
         decay = float(self.weight_decay)
         groups: list[dict[str, Any]] = []
         for W, b in layers:
@@ -265,7 +268,7 @@ class MCDropoutClassifier(ClassifierMixin, BaseEstimator):
         self.intercepts_: list[Array] = [b.detach().cpu().numpy() for _, b in layers]
 
     def _forward(self, X: Tensor, layers: Layers, generator: torch.Generator) -> Tensor:
-        """Logits with masks of its own for each row."""
+        """Return the logits of one pass in which every row has its own masks."""
         keep = 1.0 - float(self.dropout)
         for k, (W, b) in enumerate(layers):
             X = torch.relu(X) if k else X
@@ -274,7 +277,7 @@ class MCDropoutClassifier(ClassifierMixin, BaseEstimator):
         return X
 
     def _sampled(self, X: Array, count: int, seed: int) -> Iterator[Array]:
-        """Probabilities (n, K) by one network after another."""
+        """Yield the probabilities (n, K) of one network after another."""
         device = resolve_device(self.device, len(X))
         inputs = torch.as_tensor(X, device=device)
         layers = [
@@ -289,13 +292,13 @@ class MCDropoutClassifier(ClassifierMixin, BaseEstimator):
             for k, (W, b) in enumerate(layers):
                 states = torch.relu(states) if k else states
                 mask = torch.rand(len(W), 1, generator=generator, dtype=W.dtype) < keep
-                # A mask on the features is one on the rows of W, which is the smaller of the two.
+                # Masking the features equals masking the rows of W, and W is the smaller matrix.
                 states = states @ (mask.to(device) * W / keep) + b
             yield torch.softmax(states, dim=1).cpu().numpy()
 
 
 def _start(n_in: int, n_out: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Weights of variance 1/(3 n_in), as torch's own linear layer has them; no intercept."""
+    """Return initial weights of variance 1/(3 n_in), as in torch's linear layer, and zero bias."""
     W = torch.empty(n_in, n_out, device=generator.device, dtype=torch.float64)
     bound = 1.0 / math.sqrt(n_in)
     W.uniform_(-bound, bound, generator=generator)
@@ -305,8 +308,8 @@ def _start(n_in: int, n_out: int, generator: torch.Generator) -> tuple[Tensor, T
 def _merge_repeats(
     X: Array, labels: NDArray[np.int64], weight: Array
 ) -> tuple[Array, NDArray[np.int64], Array]:
-    """One row for each distinct row and label, in an order that the content alone decides."""
-    table = np.ascontiguousarray(np.column_stack([X, labels]) + 0.0)  # no two zeros
+    """Merge equal rows with equal labels; the order of the result depends on the values alone."""
+    table = np.ascontiguousarray(np.column_stack([X, labels]) + 0.0)  # -0.0 becomes 0.0
     content = table.view(np.dtype((np.void, table.shape[1] * table.itemsize))).ravel()
     _, first, inverse = np.unique(content, return_index=True, return_inverse=True)
     total = np.bincount(inverse, weights=weight).astype(np.float64)

@@ -1,8 +1,8 @@
-"""MedNLI: does a sentence about a patient follow from one of the patient's history?
+"""MedNLI: does a statement about a patient follow from a sentence of the medical record?
 
-The pairs of a premise and a hypothesis were written for clinical notes of real patients, so they
-are given out by PhysioNet to people who have signed a data use agreement. Nothing here downloads
-them: :func:`load_mednli` reads the files that the user has.
+The premises are sentences of clinical notes of real patients. PhysioNet gives the data to people
+who have signed a data use agreement, so nothing here downloads them: :func:`load_mednli` reads the
+user's own copy.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ __all__ = ["CLASSES", "HOW_TO_GET", "MedNLI", "SentencePairs", "load_mednli"]
 #: The labels, in alphabetical order.
 CLASSES = ("contradiction", "entailment", "neutral")
 HOW_TO_GET = (
-    "MedNLI cannot be downloaded for you: its licence has to be signed. Ask for access at "
-    "https://physionet.org/content/mednli/ and read your copy with datasets.load_mednli(folder)."
+    "MedNLI cannot be downloaded automatically because its licence has to be signed. Request "
+    "access at https://physionet.org/content/mednli/ and read your copy with load_mednli(folder)."
 )
 
 
 @dataclass(frozen=True, eq=False)  # eq: arrays have no single truth value to compare by
 class SentencePairs:
-    """Pairs of sentences with a label each.
+    """Pairs of sentences with one label per pair.
 
     Attributes
     ----------
     pairs : list of (str, str)
         Premise and hypothesis, as :class:`twostagegp.foundation.TextEncoder` takes them.
     labels : ndarray of shape (n,), str
-        One of :data:`CLASSES` each.
+        Each is one of :data:`CLASSES`.
     """
 
     pairs: list[tuple[str, str]]
@@ -64,9 +64,9 @@ def load_mednli(folder: str | os.PathLike[str]) -> MedNLI:
     Raises
     ------
     DatasetNotFoundError
-        Where a file is missing.
+        If a file is missing.
     InputError
-        For a line that is no pair with a label; it names file and line, and not the text.
+        If a line is not a labelled pair. The message names the file and the line, not the text.
 
     Examples
     --------
@@ -92,9 +92,9 @@ def _read(path: Path) -> SentencePairs:
         raise DatasetNotFoundError(f"no file {path}. {HOW_TO_GET}") from error
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{path} is no UTF-8 text ({error.reason} at byte {error.start})"
+            f"{path} is not UTF-8 text ({error.reason} at byte {error.start})"
         ) from error
-    # split, and not splitlines: a sentence may hold a separator of Unicode that JSON allows
+    # split instead of splitlines: a sentence may contain Unicode line separators, as JSON allows
     lines = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
     rows = [_row(line, f"{path}, line {i}") for i, line in lines]
     if not rows:
@@ -109,13 +109,13 @@ def _row(line: str, place: str) -> tuple[str, str, str]:
     try:
         item = json.loads(line)
     except json.JSONDecodeError as error:
-        raise InputError(f"{place} is no JSON ({error.msg}): is the file whole?") from None
+        raise InputError(f"{place} is not JSON ({error.msg}): is the file complete?") from None
     if not isinstance(item, dict):
-        raise InputError(f"{place} is no JSON object")
+        raise InputError(f"{place} is not a JSON object")
     values = [item.get(key) for key in ("sentence1", "sentence2", "gold_label")]
     if not all(isinstance(value, str) for value in values):
-        raise InputError(f"{place} lacks a text sentence1, sentence2 or gold_label")
+        raise InputError(f"{place} lacks sentence1, sentence2 or gold_label as text")
     premise, hypothesis, label = map(str, values)
     if label not in CLASSES:
-        raise InputError(f"{place} has the label {label!r}, which is none of {', '.join(CLASSES)}")
+        raise InputError(f"{place} has the label {label!r}; expected one of {', '.join(CLASSES)}")
     return premise, hypothesis, label
