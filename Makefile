@@ -16,7 +16,7 @@ help:
 	@echo "make demo     fit the demonstration models and write build/demo-report.html"
 	@echo "make test     everything that continuous integration checks"
 	@echo "make torture  hard tables with every option and random comparisons; ten minutes"
-	@echo "make lint     ruff and mypy only"
+	@echo "make lint     ruff, mypy and the import contracts only"
 	@echo "make coverage the tests, and which lines and branches they run through"
 	@echo "make format   rewrite the files in the house format"
 	@echo "make lock     write anew which version of each package is installed, with hashes"
@@ -58,6 +58,7 @@ lint: $(STAMP)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(VENV)/bin/lint-imports --no-logo
 
 # One BLAS thread a worker: two workers with a pool of threads each would fight for the cores. A file
 # goes to one worker, so that what its tests share is fitted once.
@@ -85,5 +86,5 @@ docs: $(STAMP)
 	$(PY) -m mkdocs build --strict
 
 clean:
-	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -35,9 +35,15 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from twostagegp.data.scaling import check_choice, check_finite, check_nonnegative, resolve_device
+from twostagegp.data.checks import (
+    check_choice,
+    check_count,
+    check_finite,
+    check_nonnegative,
+    seen_columns,
+)
+from twostagegp.data.scaling import resolve_device
 from twostagegp.errors import InputError, NumericalError
-from twostagegp.estimators.validation import check_count, seen_columns
 
 __all__ = ["MCDropoutClassifier"]
 

@@ -89,5 +89,6 @@ def test_the_minimum_constraints_are_the_lower_bounds():
     assert dict(map(name_and_version, lines)) == lowest
 
 
-def test_the_version_is_the_same_in_both_places():
-    assert PROJECT["version"] == twostagegp.__version__
+def test_the_citation_names_the_version_of_the_package():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^version: (.+)$", citation, re.MULTILINE) == [twostagegp.__version__]

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twostagegp.classification.views import View, make_views
+from twostagegp.data.checks import check_groups
 from twostagegp.data.rows import merge_rows
-from twostagegp.data.scaling import check_groups
 from twostagegp.errors import InputError
 
 __all__ = ["ClassTable", "make_table"]

@@ -22,8 +22,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from twostagegp.data.checks import HUGE
 from twostagegp.data.rows import Merged, Rows, lexicographic
-from twostagegp.data.scaling import HUGE, Prepared, to_rows
+from twostagegp.data.scaling import Prepared, to_rows
 from twostagegp.errors import InputError
 
 __all__ = ["NOTHING_TO_KEEP", "Growth", "grow"]

@@ -26,7 +26,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from twostagegp.data.scaling import check_finite, resolve_device
+from twostagegp.data.checks import check_finite
+from twostagegp.data.scaling import resolve_device
 from twostagegp.errors import InputError
 
 __all__ = ["draw_subsamples", "farthest_point_sampling", "random_spread"]

@@ -13,9 +13,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import column_or_1d
+from numpy.typing import NDArray
 
+from twostagegp.data.checks import (
+    HUGE,
+    check_choice,
+    check_finite,
+    check_groups,
+    check_nonnegative,
+    column_names,
+)
 from twostagegp.data.kept_columns import Columns
 from twostagegp.data.rows import Merged, Rows, merge_rows
 from twostagegp.errors import InputError
@@ -39,8 +46,6 @@ Array = NDArray[np.float64]
 
 #: A column whose spread is below this fraction of its size is rounding noise.
 _CONSTANT = 1e-13
-#: Largest magnitude of a value whose square, times a variance, is far from overflow.
-HUGE = 1e100
 #: Standardised inputs further out than this are as far as any: every kernel is zero there, and
 #: squares stay finite in float32.
 FAR = 1e12
@@ -94,87 +99,6 @@ class Prepared:
     def n_repeated(self) -> int:
         """Rows that repeat the inputs of another row."""
         return self.n_rows - len(self.merged.c)
-
-
-def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
-    """Raise an InputError that lists the choices."""
-    value = bool(value) if isinstance(value, np.bool_) else value
-    if not any(value is c or (isinstance(value, str) and value == c) for c in choices):
-        listed = ", ".join(repr(c) for c in choices)
-        raise InputError(f"{name}={value!r} is not one of {listed}.")
-
-
-def check_finite(
-    values: Array, name: str, columns: Sequence[str] | None = None, hint: str = ""
-) -> None:
-    """Raise an :class:`InputError` that says where the first NaN or infinity is.
-
-    Where it is a NaN, ``hint`` ends the message.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> check_finite(np.array([[1.0, 2.0]]), "X")
-    >>> check_finite(np.array([[1.0, np.nan]]), "X", ["height", "width"])
-    Traceback (most recent call last):
-    ...
-    twostagegp.errors.InputError: X contains NaN: 1 of 2 values, the first in row 0, column 'width'.
-    Remove such rows, or impute them first, for example with sklearn.impute.SimpleImputer.
-    """
-    bad = ~np.isfinite(values)
-    if not bad.any():
-        return
-    where = tuple(int(i) for i in np.argwhere(bad)[0])
-    value = values[where]
-    kind = "NaN" if np.isnan(value) else "infinity (inf)"
-    place = f"row {where[0]}"
-    if len(where) > 1:
-        place += f", column {columns[where[1]]!r}" if columns else f", column {where[1]}"
-    raise InputError(
-        f"{name} contains {kind}: {int(bad.sum())} of {values.size} values, the first in {place}. "
-        "Remove such rows, or impute them first, for example with sklearn.impute.SimpleImputer."
-        + (f" {hint}" if hint and kind == "NaN" else "")
-    )
-
-
-def check_nonnegative(values: ArrayLike | None, n: int, name: str) -> Array | None:
-    """Check a per-row vector such as ``sample_weight`` or ``noise_var``; a scalar is repeated."""
-    if values is None:
-        return None
-    array = np.asarray(values, dtype=np.float64)
-    array = np.full(n, float(array)) if array.ndim == 0 else array
-    if array.ndim != 1 or len(array) != n:
-        raise InputError(f"{name} has shape {array.shape}, expected ({n},): one number a row.")
-    check_finite(array, name)
-    if (array < 0.0).any():
-        first = int(np.argmax(array < 0.0))
-        raise InputError(f"{name} must not be negative; row {first} has {float(array[first])}.")
-    if (array > HUGE).any():
-        first = int(np.argmax(array))
-        raise InputError(f"{name} reaches {array[first]:.1e} in row {first}; rescale it.")
-    return array
-
-
-def check_groups(groups: ArrayLike | None, n: int) -> NDArray[np.int64] | None:
-    """Turn group labels of any type into group numbers."""
-    if groups is None:
-        return None
-    labels = column_or_1d(np.asarray(groups))
-    if len(labels) != n:
-        raise InputError(f"groups has {len(labels)} entries for {n} rows; give one a row.")
-    _, numbers = np.unique(labels, return_inverse=True)
-    if numbers.max(initial=0) < 1:
-        raise InputError("groups has a single label; at least two are needed to hold one out.")
-    return numbers.reshape(-1)
-
-
-def column_names(X: Any) -> list[str]:
-    """Names of a data frame's columns; x0, x1, ... for other tables."""
-    columns = getattr(X, "columns", None)
-    if columns is not None:
-        return [str(name) for name in columns]
-    shape = np.shape(X)
-    return [f"x{k}" for k in range(shape[1] if len(shape) > 1 else 1)]
 
 
 def resolve_device(device: str, n: int, batched: bool = False) -> torch.device:

@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from twostagegp.data.checks import check_finite, check_nonnegative
 from twostagegp.data.dask_detection import is_dask
-from twostagegp.data.scaling import check_finite, check_nonnegative
 from twostagegp.distributed.cluster import gathered
 from twostagegp.errors import InputError
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
+from twostagegp.data.checks import check_count, seen_columns
 from twostagegp.errors import InputError
 from twostagegp.training.schedule import Training
 
@@ -47,26 +48,3 @@ def check_noise_floor(noise_floor: Any, such: str) -> None:
     """Raise where a noise floor, relative to a variance of one, is none; ``such`` is one."""
     if not (isinstance(noise_floor, Real) and 0.0 < float(noise_floor) < 1.0):
         raise InputError(f"noise_floor={noise_floor!r} must lie between 0 and 1, such as {such}.")
-
-
-def check_count(name: str, value: Any, least: int = 1) -> int:
-    """A whole number of at least ``least``.
-
-    Examples
-    --------
-    >>> check_count("n_samples", 0)
-    Traceback (most recent call last):
-    ...
-    twostagegp.errors.InputError: n_samples=0 must be a whole number of at least 1.
-    """
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise InputError(f"{name}={value!r} must be a whole number of at least {least}.")
-    return int(value)
-
-
-def seen_columns(estimator: Any) -> list[str]:
-    """Names of the columns that an estimator has seen in ``fit``; x0, x1, ... without names."""
-    names = getattr(estimator, "feature_names_in_", None)
-    if names is not None:
-        return list(names)
-    return [f"x{k}" for k in range(estimator.n_features_in_)]

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from torch import Tensor
 
-from twostagegp.data.scaling import check_choice, resolve_device
+from twostagegp.data.checks import check_choice
+from twostagegp.data.scaling import resolve_device
 from twostagegp.errors import InputError
 from twostagegp.foundation.cache import FeatureCache, digest
 from twostagegp.foundation.pretrained import Source

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from twostagegp.data.scaling import check_choice
+from twostagegp.data.checks import check_choice
 from twostagegp.errors import InputError
 from twostagegp.foundation.encoding import FrozenEncoder, FrozenModel, is_missing
 from twostagegp.foundation.pretrained import (

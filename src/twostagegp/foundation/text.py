@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twostagegp.data.scaling import check_choice
+from twostagegp.data.checks import check_choice
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.foundation.encoding import FrozenEncoder, check_count, is_missing
 from twostagegp.foundation.pretrained import (

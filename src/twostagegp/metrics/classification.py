@@ -28,7 +28,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from twostagegp.data.scaling import check_choice
+from twostagegp.data.checks import check_choice
 from twostagegp.errors import InputError
 from twostagegp.metrics.checks import check_bins, check_same_length, finite_array, finite_vector
 

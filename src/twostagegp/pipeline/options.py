@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
-from twostagegp.data.kept_columns import Columns
+from twostagegp.data.checks import penalty_option
 from twostagegp.engines.problem import ObjectiveName
-from twostagegp.errors import InputError
-from twostagegp.kernels import Kernel, make_kernel
+from twostagegp.kernels import kernel_list
 from twostagegp.training.schedule import Training
 
 __all__ = [
@@ -55,39 +53,3 @@ class Options:
     method: str = "exact"
     n_neighbors: int = 50
     factor_dtype: torch.dtype | None = None
-
-
-def penalty_option(penalty: Any, words: tuple[str, ...]) -> str | tuple[float, ...]:
-    """A ``penalty`` parameter as one of ``words`` or a grid of numbers.
-
-    Examples
-    --------
-    >>> penalty_option(0.1, ("auto",))
-    (0.1,)
-    """
-    if isinstance(penalty, str) and penalty in words:
-        return penalty
-    listed = ", ".join(repr(word) for word in words)
-    message = f"penalty={penalty!r}: use {listed}, a positive number, or a grid of them."
-    if isinstance(penalty, str):
-        raise InputError(message)
-    try:
-        grid = np.atleast_1d(np.asarray(penalty, dtype=np.float64))
-    except (TypeError, ValueError) as error:
-        raise InputError(message) from error
-    if grid.ndim != 1 or grid.size == 0 or not (np.isfinite(grid) & (grid > 0.0)).all():
-        raise InputError(message)
-    return tuple(grid.tolist())
-
-
-def kernel_list(
-    kernels: Sequence[Any], ard: bool | str, n_features: int, columns: Columns | None = None
-) -> list[Kernel]:
-    """Every kernel asked for, isotropic, ARD or both; one-column inputs need only one form."""
-    forms = {True: (True,), False: (False,), "both": (False, True)}[ard]
-    made: list[Kernel] = []
-    for kernel in kernels:
-        named = isinstance(kernel, str)
-        for form in forms if named and n_features > 1 else forms[:1]:
-            made.append(make_kernel(kernel, n_features, form, columns))
-    return made

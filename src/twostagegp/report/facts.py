@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from twostagegp.data.scaling import check_finite
+from twostagegp.data.checks import check_finite
 from twostagegp.errors import InputError
 from twostagegp.pipeline.calibration.shape import Shape
 from twostagegp.plotting.slices.tables import as_given, model_frame

@@ -22,21 +22,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from twostagegp.data.checks import check_choice
 from twostagegp.data.kept_columns import Columns
 from twostagegp.data.rows import Rows
 from twostagegp.errors import ClusterError, InputError, NotFittableError
-from twostagegp.kernels import Kernel
-from twostagegp.pipeline.options import kernel_list
+from twostagegp.kernels import Kernel, kernel_list
 from twostagegp.runtime.threads import limit_threads, show_log
 from twostagegp.search.early import looks, probability_of_change
-from twostagegp.search.options import (
-    LOG,
-    check_choice,
-    check_positive,
-    check_share,
-    prepare_table,
-    sampling_of,
-)
+from twostagegp.search.options import LOG, check_positive, check_share, prepare_table, sampling_of
 from twostagegp.search.places import place_of, resolve_client
 from twostagegp.search.repetitions import Repeated, Repetitions, Settings, penalties_of
 

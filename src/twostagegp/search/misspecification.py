@@ -17,6 +17,7 @@ import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from twostagegp.data.checks import check_choice
 from twostagegp.data.sampling import draw_subsamples
 from twostagegp.data.scaling import Prepared
 from twostagegp.engines.batched_problem import Extras, ProblemBatch
@@ -25,14 +26,7 @@ from twostagegp.kernels import Kernel, make_kernel
 from twostagegp.runtime.threads import limit_threads, show_log
 from twostagegp.search.bootstrap import adjusted_p_values, simulate_and_refit
 from twostagegp.search.evidence import CAUSES, evidence
-from twostagegp.search.options import (
-    LOG,
-    check_choice,
-    check_positive,
-    check_share,
-    prepare_table,
-    sampling_of,
-)
+from twostagegp.search.options import LOG, check_positive, check_share, prepare_table, sampling_of
 from twostagegp.search.places import Place, place_of, resolve_client
 from twostagegp.search.repetitions import Repeated, Repetitions, Settings, penalties_of
 

@@ -13,23 +13,15 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array, check_consistent_length
 
+from twostagegp.data.checks import check_choice, check_finite, check_nonnegative, column_names
 from twostagegp.data.columns.encoder import TableEncoder
 from twostagegp.data.dask_detection import is_dask
-from twostagegp.data.scaling import (
-    Prepared,
-    check_choice,
-    check_finite,
-    check_nonnegative,
-    column_names,
-    prepare,
-    resolve_device,
-)
+from twostagegp.data.scaling import Prepared, prepare, resolve_device
 from twostagegp.errors import InputError
 from twostagegp.search.repetitions import FEWEST_ROWS
 
 __all__ = [
     "LOG",
-    "check_choice",
     "check_positive",
     "check_share",
     "prepare_table",

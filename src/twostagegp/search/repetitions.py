@@ -20,12 +20,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from twostagegp.data.checks import penalty_option
 from twostagegp.data.rows import Rows
 from twostagegp.data.sampling import draw_subsamples
 from twostagegp.engines.batched_problem import Block, Extras, ProblemBatch
 from twostagegp.errors import InputError
 from twostagegp.kernels import Kernel, NamedKernel
-from twostagegp.pipeline.options import penalty_option
 from twostagegp.runtime.memory import available_bytes
 from twostagegp.search.paper_tests import bound_beta, error_ratio, passes_bound, rkhs_norm
 from twostagegp.training.batched import Starts, fit_batch, pilot_index, pilot_starts

@@ -13,10 +13,15 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
+from twostagegp.data.checks import (
+    check_choice,
+    check_count,
+    check_finite,
+    check_nonnegative,
+    seen_columns,
+)
 from twostagegp.data.columns.choice import Column, choose_column
-from twostagegp.data.scaling import check_choice, check_finite, check_nonnegative
 from twostagegp.errors import InputError, TwoStageGPWarning
-from twostagegp.estimators.validation import check_count, seen_columns
 
 __all__ = ["GAP_HINT", "TableEncoder", "refuse_equal_names", "stand_in"]
 

@@ -15,11 +15,10 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_array, validate_data
 
+from twostagegp.data.checks import check_finite, seen_columns
 from twostagegp.data.columns.choice import is_plain_dtype
 from twostagegp.data.columns.encoder import GAP_HINT, TableEncoder, refuse_equal_names, stand_in
-from twostagegp.data.scaling import check_finite
 from twostagegp.errors import InputError
-from twostagegp.estimators.validation import seen_columns
 
 __all__ = [
     "MISSING",

@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from twostagegp.data.checks import seen_columns
 from twostagegp.data.columns.categories import OTHER, CategoryColumn
 from twostagegp.data.columns.encoder import TableEncoder
 from twostagegp.data.columns.tables import encoded_names
 from twostagegp.errors import InputError
-from twostagegp.estimators.validation import seen_columns
 
 __all__ = [
     "as_given",
