@@ -34,7 +34,7 @@ from benchmarks._store import JsonLines, Record, write_whole
 from benchmarks._tables import figure, markdown_table
 from benchmarks._timing import Timed, use_threads
 from twostagegp import ExactGPRegressor, GPNNRegressor, TwoStageGPRegressor
-from twostagegp.data.appending import grow
+from twostagegp.data.appending import append_rows
 from twostagegp.data.scaling import prepare
 from twostagegp.engines.exact.engine import ExactPosterior
 from twostagegp.engines.neighbors.engine import NeighborEngine
@@ -133,8 +133,8 @@ def index_costs(n: int, m: int = 100) -> Record:
     points = torch.as_tensor(_table(1000, seed=1)[0])
     gp.mean(points[:10])
     with Timed() as growing:
-        growth = grow(data, X[n:], y[n:], np.ones(m))
-        grown = gp.extended(growth.data.rows, growth.changed_rows)
+        appended = append_rows(data, X[n:], y[n:], np.ones(m))
+        grown = gp.extended(appended.data.rows, appended.changed_rows)
     with Timed() as building:
         grown.engine.store.index(grown.metric)
     with Timed() as predicting:

@@ -66,11 +66,11 @@ from experiments._runner import measure_all
 from experiments.mc_dropout import MCDropoutClassifier
 from twostagegp import TwoStageGPClassifier
 from twostagegp.classification.certainty import leading_pvalues
-from twostagegp.data.scaling import resolve_device
 from twostagegp.datasets import FOLDER_VARIABLE, DatasetNotFoundError
 from twostagegp.errors import InputError
 from twostagegp.foundation import TextEncoder
 from twostagegp.metrics.classification import evaluate_classification, log_loss
+from twostagegp.runtime.device import resolve_device
 
 __all__ = [
     "MODELS",

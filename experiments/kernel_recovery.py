@@ -76,13 +76,14 @@ from experiments._recovery_report import picture, report
 from twostagegp import datasets
 from twostagegp.data.rows import Rows
 from twostagegp.data.sampling import draw_subsamples
-from twostagegp.data.scaling import Prepared, prepare, resolve_device
+from twostagegp.data.scaling import Prepared, prepare
 from twostagegp.datasets import DatasetNotFoundError
 from twostagegp.engines.batched_problem import Block, Extras, ProblemBatch
 from twostagegp.errors import TwoStageGPError
 from twostagegp.kernels import Kernel, NamedKernel
 from twostagegp.numerics.linalg import safe_cholesky
 from twostagegp.pipeline.options import kernel_list
+from twostagegp.runtime.device import resolve_device
 from twostagegp.search.paper_tests import error_ratio
 from twostagegp.search.repetitions import TRAIN_SHARE
 from twostagegp.training.batched import BatchFit, curvature, minimise_batch

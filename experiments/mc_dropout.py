@@ -42,8 +42,8 @@ from twostagegp.data.checks import (
     check_nonnegative,
     seen_columns,
 )
-from twostagegp.data.scaling import resolve_device
 from twostagegp.errors import InputError, NumericalError
+from twostagegp.runtime.device import resolve_device
 
 __all__ = ["MCDropoutClassifier"]
 

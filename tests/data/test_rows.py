@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twostagegp.data.rows import Rows, lexicographic, merge_rows
+from twostagegp.data.rows import Rows, lexicographic_order, merge_rows
 
 MERGED = ("X", "t", "c", "q", "extra", "groups")
 
@@ -205,7 +205,7 @@ def test_rows_are_sorted_by_one_column_after_the_other(d, ties):
     key[1 : ties + 1, 0] = key[0, 0]  # runs of ties, in the middle
     key[-1, 0] = key[-2, 0] = key[:, 0].max()  # and at the end
     key[3, 1:] = key[4, 1:]
-    np.testing.assert_array_equal(lexicographic(key), np.lexsort(key.T[::-1]))
+    np.testing.assert_array_equal(lexicographic_order(key), np.lexsort(key.T[::-1]))
 
 
 @pytest.mark.parametrize("weight", [(0.5, 2.0), (1.0, 3.0), (2.0, 2.0)])

@@ -439,7 +439,7 @@ class TestRows:
             ("noise_var", 1e200, r"1.0e\+200"),
             ("noise_var", np.ones(3), r"\(3,\)"),
             ("groups", np.ones(20), "single label"),
-            ("groups", np.arange(5), "5 entries for 20 rows"),
+            ("groups", np.arange(5), "5 labels for 20 rows"),
         ],
     )
     @each_model

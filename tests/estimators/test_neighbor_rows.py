@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from neighbor_fits import Witness
 from sklearn.linear_model import LinearRegression
 
-from twostagegp.data.rows import lexicographic, merge_rows
+from twostagegp.data.rows import lexicographic_order, merge_rows
 from twostagegp.pipeline.mean.crossfit import RegressorMean
 from twostagegp.pipeline.mean.models import PENALTY_SHIFTS, best_shift
 
@@ -55,7 +55,7 @@ def test_a_subset_of_merged_rows_is_what_merging_its_rows_gives(seed):
 def test_rows_are_sorted_by_their_columns_one_after_the_other(seed, levels, columns, n):
     rng = np.random.default_rng(seed)
     key = rng.integers(0, levels, size=(n, columns)) / 3.0
-    np.testing.assert_array_equal(lexicographic(key), np.lexsort(key.T[::-1]))
+    np.testing.assert_array_equal(lexicographic_order(key), np.lexsort(key.T[::-1]))
 
 
 def test_merging_rows_of_any_size_is_silent():

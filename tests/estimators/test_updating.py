@@ -23,7 +23,7 @@ from twostagegp import (
     TwoStageGPRegressor,
     load,
 )
-from twostagegp.data.appending import grow
+from twostagegp.data.appending import append_rows
 from twostagegp.data.rows import merge_rows
 from twostagegp.data.scaling import prepare
 from twostagegp.engines import memory as foresight
@@ -199,8 +199,8 @@ def test_rows_grow_as_if_they_had_been_merged_together(repeats):
     y2, weight2 = rng.normal(size=len(B)), rng.choice([0.5, 1.0, 3.0], size=len(B))
     options = {"device": torch.device("cpu"), "dtype": torch.float64}
     data = prepare(A, y, ["a", "b"], weight=weight, **options)
-    growth = grow(data, B, y2, weight2)
-    s, merged = data.scaling, growth.data.merged
+    appended = append_rows(data, B, y2, weight2)
+    s, merged = data.scaling, appended.data.merged
     whole = merge_rows(
         s.inputs(np.vstack([A, B])),
         (np.append(y, y2) - s.y_mean) / s.y_scale,
@@ -211,14 +211,14 @@ def test_rows_grow_as_if_they_had_been_merged_together(repeats):
         np.testing.assert_allclose(getattr(merged, name)[order], getattr(whole, name), atol=1e-12)
     np.testing.assert_allclose(merged.y, whole.y, atol=1e-12)
     np.testing.assert_allclose(merged.deviation, whole.deviation, atol=1e-12)
-    assert len(growth.changed) == len(np.unique(A[:repeats], axis=0))
-    assert growth.appended == 4
+    assert len(appended.changed) == len(np.unique(A[:repeats], axis=0))
+    assert appended.n_appended == 4
 
 
 def test_minus_zero_repeats_zero():
     options = {"device": torch.device("cpu"), "dtype": torch.float64}
     data = prepare(np.array([[-1.0], [0.0], [1.0]]), np.arange(3.0), ["x"], **options)
-    assert grow(data, np.array([[-0.0]]), np.ones(1), np.ones(1)).appended == 0
+    assert append_rows(data, np.array([[-0.0]]), np.ones(1), np.ones(1)).n_appended == 0
 
 
 # --- equal to a model of all rows -----------------------------------------------------------------
@@ -289,11 +289,11 @@ def test_every_kernel_grows_to_a_posterior_of_all_rows(name):
     data = prepare(X[:N], Y[:N], ["a", "b"], **options)
     kernel = NamedKernel(name, 2, ard=True)
     parameters = np.append(kernel.start(), math.log(0.03))
-    growth = grow(data, np.vstack([X[N:], X[7:8]]), np.append(Y[N:], 0.5), np.ones(M + 1))
+    appended = append_rows(data, np.vstack([X[N:], X[7:8]]), np.append(Y[N:], 0.5), np.ones(M + 1))
     grown = ExactPosterior(kernel, parameters, data.rows).extended(
-        growth.data.rows, growth.changed_rows
+        appended.data.rows, appended.changed_rows
     )
-    whole = ExactPosterior(kernel, parameters, growth.data.rows)
+    whole = ExactPosterior(kernel, parameters, appended.data.rows)
     torch.testing.assert_close(grown.L, whole.L, rtol=1e-9, atol=1e-11)
     P = torch.as_tensor(data.scaling.inputs(POINTS))
     for ask in ("mean", "variance", "covariance"):
@@ -310,8 +310,8 @@ def test_a_factor_with_jitter_keeps_it_and_one_that_cannot_grow_is_made_anew():
     parameters = np.array([2.0, 0.0, math.log(1e-18)])
     posterior = ExactPosterior(NamedKernel("rbf", 1), parameters, data.rows)
     assert posterior.jitter > 0.0
-    growth = grow(data, A + 0.01, A[:, 0] + 0.01, np.ones(40))
-    grown = posterior.extended(growth.data.rows, growth.changed_rows)
+    appended = append_rows(data, A + 0.01, A[:, 0] + 0.01, np.ones(40))
+    grown = posterior.extended(appended.data.rows, appended.changed_rows)
     assert grown.jitter > 0.0
     P = torch.as_tensor(data.scaling.inputs(A))
     torch.testing.assert_close(grown.mean(P), P[:, 0], rtol=1e-2, atol=1e-2)
@@ -458,7 +458,7 @@ def bad_updates():
         "shape of y": ((X[N:], Y[N:, None]), {}, r"expected \(m,\)"),
         "weight": ((X[N:], Y[N:]), {"sample_weight": -np.ones(M)}, "must not be negative"),
         "no weight": ((X[N:], Y[N:]), {"sample_weight": np.zeros(M)}, "nothing to add"),
-        "groups": ((X[N:], Y[N:]), {"groups": [1, 2]}, "2 entries for 14 rows"),
+        "groups": ((X[N:], Y[N:]), {"groups": [1, 2]}, "2 labels for 14 rows"),
         "nothing": ((X[:0], Y[:0]), {}, "0 sample"),
     }
 
@@ -480,10 +480,10 @@ def test_a_failure_in_the_last_target_leaves_the_first_as_it_was(monkeypatch):
     before = model.predict(POINTS, return_std=True)
     extended = type(model._fits[0]).extended
 
-    def failing(fit, growth, residuals):
+    def failing(fit, appended, residuals):
         if fit is model._fits[1]:
             raise TwoStageGPError("out of luck")
-        return extended(fit, growth, residuals)
+        return extended(fit, appended, residuals)
 
     monkeypatch.setattr(type(model._fits[0]), "extended", failing)
     with pytest.raises(TwoStageGPError, match="luck"):
@@ -507,7 +507,7 @@ def test_memory_is_asked_for_before_it_is_taken(fitted, monkeypatch):
 
 
 def test_an_update_of_many_rows_is_made_anew_where_it_cannot_grow(fitted, monkeypatch):
-    """Above LARGE_ROWS one matrix does, where a growth would hold five."""
+    """Above LARGE_ROWS one matrix does, where extending the factor would hold five."""
     model = fitted("two stages")
     expected = moments(model, X, Y)
     monkeypatch.setattr(foresight, "LARGE_ROWS", 20)

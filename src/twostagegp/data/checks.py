@@ -147,7 +147,7 @@ def check_groups(groups: ArrayLike | None, n: int) -> NDArray[np.int64] | None:
         return None
     labels = column_or_1d(np.asarray(groups))
     if len(labels) != n:
-        raise InputError(f"groups has {len(labels)} entries for {n} rows; give one label per row.")
+        raise InputError(f"groups has {len(labels)} labels for {n} rows; give one label per row.")
     _, numbers = np.unique(labels, return_inverse=True)
     if numbers.max(initial=0) < 1:
         raise InputError("groups has a single label; at least two are needed to hold one out.")

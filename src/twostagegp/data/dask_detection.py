@@ -1,4 +1,4 @@
-"""Whether a table is a Dask collection, told from the name of its type: Dask is not imported."""
+"""Recognise Dask collections by the module of their type, without importing Dask."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["is_dask"]
 
 
 def is_dask(value: Any) -> bool:
-    """Whether this is a Dask array, data frame or series (or another collection of Dask's).
+    """Return whether a value is a Dask array, data frame, series or other Dask collection.
 
     Examples
     --------

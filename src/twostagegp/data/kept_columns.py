@@ -1,4 +1,4 @@
-"""Which columns of the user's table the inputs of a model are."""
+"""Positions of a model's inputs in the encoded table, from which constant columns are dropped."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ __all__ = ["Columns"]
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of the user's table the inputs are, where constant ones were dropped.
+    """Positions of the inputs in the encoded table, where constant columns were dropped.
 
     Attributes
     ----------
     kept : tuple of int
+        Position of each input.
     width : int
-        Columns of the table.
+        Number of columns of the table.
     """
 
     kept: tuple[int, ...]
     width: int
 
     def expand(self, X: Tensor) -> Tensor:
-        """The inputs in their places, zero in the others, shape (..., n, width)."""
+        """Return the inputs at their positions and zeros elsewhere, shape (..., n, width)."""
         table = X.new_zeros(*X.shape[:-1], self.width)
         table[..., list(self.kept)] = X
         return table

@@ -1,25 +1,26 @@
-r"""Training rows with repeats merged exactly.
+r"""Merge training rows with equal inputs, without loss of information.
 
-Rows with the same inputs are one row of weight :math:`c_j` with mean target
-:math:`t_j` and within-row sum of squares :math:`q_j = \sum_i w_i (y_i - t_j)^2`. Nothing is
-lost: a row of weight c with noise variance s has the likelihood of its c copies,
+Rows with the same inputs become one merged row of weight :math:`c_j` with mean target
+:math:`t_j` and within-row sum of squares :math:`q_j = \sum_i w_i (y_i - t_j)^2`. A merged row of
+weight c with noise variance s has the likelihood of its c copies,
 
 .. math::
 
     \prod_i N(y_i; f, s) = N(t; f, s/c)\; c^{-1/2} (2 \pi s)^{-(c-1)/2} e^{-q / 2s},
 
-and leaving one copy out while its twins stay has the closed form used in
-``objectives.py``. A ``sample_weight`` is such a count: weight 2 is the row twice, weight 0
-the row not there. Matrices get smaller, and two equal rows can no longer make one singular.
+and leaving out one copy while the other copies stay has the closed form used in
+``objectives.py``. A ``sample_weight`` is a count of copies: weight 2 means the row twice, weight 0
+means that the row is absent. Merging makes matrices smaller, and equal rows cannot make them
+singular.
 
-Merged rows are kept in sorted order, so that the order of the table does not matter.
+Merged rows are sorted by their inputs, so that results do not depend on the order of the table.
 
-Copies that agree in the target to the last digit are something else than measurements: the table
-was joined with itself, rows were drawn with replacement, or a ``sample_weight`` was meant as an
-importance. Taken for measurements they prove that there is no noise, and one that is left out is
-known from its twins. Where such copies are most of the table (:attr:`Merged.mostly_copies`),
-weights count in units of their mean, so that distinct rows count one each on average, and every
-distinct row is a group of its own, left out whole.
+Copies whose targets agree to the last digit are usually not repeated measurements: the table was
+joined with itself, rows were drawn with replacement, or ``sample_weight`` was meant as an
+importance. Treated as measurements, they would show that there is no noise, and leaving one out
+would hold nothing out. If most of the table consists of such copies
+(:attr:`Merged.mostly_copies`), weights are divided by their mean, so that a distinct row has weight
+one on average, and every distinct row becomes a group of its own, which is held out as a whole.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Merged", "Rows", "group_blocks", "lexicographic", "merge_rows"]
+__all__ = ["Merged", "Rows", "group_blocks", "lexicographic_order", "merge_rows"]
 
-#: Mean square within a row, of a standardised target, up to which its copies agree.
+#: Copies agree if the mean square of the standardised target within their row is at most this.
 _AGREE = 1e-20
-#: Share of all weight from which on copies that agree are most of the table.
+#: ``mostly_copies``: share of the total weight that agreeing copies must exceed.
 _COPIED = 0.5
-#: Share of the weight of repeated rows that must agree.
+#: ``mostly_copies``: share of the weight of repeated rows whose copies must agree.
 _AGREEING = 0.9
 
 
@@ -53,11 +54,11 @@ class Rows:
     t : Tensor of shape (m,)
         Mean target of each, standardised.
     c : Tensor of shape (m,)
-        Weight: how many rows it stands for.
+        Weight: the number of rows of the table that the merged row stands for.
     q : Tensor of shape (m,)
         Within-row weighted sum of squares of the target.
     extra : Tensor of shape (m,)
-        Known noise variance that comes on top of the learned one.
+        Known noise variance, added to the learned one.
     groups : Tensor of shape (m,) or None
         Group number of each row; whole groups are held out together.
     """
@@ -74,29 +75,29 @@ class Rows:
 
     @property
     def total(self) -> float:
-        """Total weight: the number of rows before merging."""
+        """Total weight: without ``sample_weight``, the number of rows before merging."""
         return float(self.c.sum())
 
     @cached_property
     def plain(self) -> bool:
-        """Whether every row stands for itself only: no repeats and no weights."""
+        """Whether every weight is one and no row has repeats."""
         return bool((self.c == 1.0).all()) and not bool(self.q.any())
 
     def counting_copies_once(self) -> Rows:
-        """The same rows, where those that repeat inputs *and* target exactly count as one.
+        """Return the rows with weight one where all copies have the same target.
 
-        Exact copies say that there is no noise at all, whatever the kernel: a comparison of
-        kernels that believed them would compare nothing else.
+        Exact copies would show that there is no noise, whatever the kernel, and would dominate a
+        comparison of kernels.
         """
         copies = (self.c > 1.0) & (self.q <= _AGREE * self.c)
         return replace(self, c=torch.where(copies, torch.ones_like(self.c), self.c))
 
     def with_target(self, t: Tensor, q: Tensor | None = None) -> Rows:
-        """The same rows with another target (for example residuals)."""
+        """Return the rows with another target, for example residuals."""
         return replace(self, t=t, q=self.q if q is None else q)
 
     def subset(self, index: Tensor | NDArray[np.int64]) -> Rows:
-        """Some of the merged rows, with their weights."""
+        """Return the merged rows of these numbers."""
         index = torch.as_tensor(index, device=self.X.device)
         groups = None if self.groups is None else self.groups[index]
         return Rows(
@@ -104,7 +105,7 @@ class Rows:
         )
 
     def to(self, device: torch.device) -> Rows:
-        """The same rows on a device."""
+        """Return the rows on a device."""
         groups = None if self.groups is None else self.groups.to(device)
         X, t, c, q, extra = (
             part.to(device) for part in (self.X, self.t, self.c, self.q, self.extra)
@@ -112,13 +113,13 @@ class Rows:
         return Rows(X, t, c, q, extra, groups)
 
     def blocks(self) -> list[Tensor]:
-        """Row numbers of each group, in order of group number."""
+        """Return the row numbers of each group, in order of group number."""
         if self.groups is None:
             return [torch.tensor([i], device=self.X.device) for i in range(len(self))]
         return group_blocks(self.groups)
 
     def group_sizes(self) -> list[int]:
-        """Rows of each group; empty without groups."""
+        """Return the number of rows of each group; an empty list without groups."""
         if self.groups is None:
             return []
         counts: list[int] = torch.unique(self.groups, return_counts=True)[1].tolist()
@@ -126,7 +127,7 @@ class Rows:
 
 
 def group_blocks(groups: Tensor) -> list[Tensor]:
-    """Row numbers of each group, in order of group number.
+    """Return the row numbers of each group, in order of group number.
 
     Examples
     --------
@@ -140,9 +141,18 @@ def group_blocks(groups: Tensor) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Merged:
-    """Result of :func:`merge_rows` in numpy: ``Rows`` fields, and the way back.
+    """Result of :func:`merge_rows` in numpy: the fields of ``Rows``, and the map to the table.
 
-    ``inverse[i]`` is the merged row of original row i; ``deviation[i] = y_i - t[inverse[i]]``.
+    Attributes
+    ----------
+    X, t, c, q, extra, groups
+        As in :class:`Rows`.
+    inverse : integer array of shape (n,)
+        Number of the merged row of each row of the table.
+    deviation : array of shape (n,)
+        Target of each row of the table minus that of its merged row: ``y - t[inverse]``.
+    weight : array of shape (n,)
+        Weight of each row of the table.
     """
 
     X: NDArray[np.float64]
@@ -157,14 +167,15 @@ class Merged:
 
     @property
     def y(self) -> NDArray[np.float64]:
-        """Target of every row of the table, shape (n,)."""
+        """Target of each row of the table, shape (n,)."""
         return self.t[self.inverse] + self.deviation
 
     @property
     def mostly_copies(self) -> bool:
-        """Whether most of the weight is in copies that agree, next to none in ones that do not.
+        """Whether most of the weight is in copies that agree, and few copies disagree.
 
-        The target is standardised already. Where groups are given, copies leave with their group.
+        Expects a standardised target. False if groups are given: then copies are held out with
+        their group.
         """
         repeated = self.c > 1.0
         agree = repeated & (self.q <= _AGREE * self.c)
@@ -173,7 +184,10 @@ class Merged:
         return self.groups is None and most
 
     def counted_in(self, unit: float) -> Merged:
-        """The same with weights in that unit; rows are groups where some still are above one."""
+        """Return the rows with weights divided by ``unit``.
+
+        If a weight above one remains, every merged row becomes a group of its own.
+        """
         c = self.c / unit
         groups = np.arange(len(c)) if c.max() > 1.0 + 1e-12 else None
         return replace(self, c=c, q=self.q / unit, weight=self.weight / unit, groups=groups)
@@ -181,11 +195,14 @@ class Merged:
     def unmerge(
         self, residual: NDArray[np.float64], slope: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """From merged rows (see ``objectives.Heldout``) to residuals of all rows, shape (n,)."""
+        """Return residuals of all rows of the table, shape (n,), from those of merged rows.
+
+        ``residual`` and ``slope`` are those of ``objectives.Heldout``.
+        """
         return residual[self.inverse] + slope[self.inverse] * self.deviation
 
     def subset(self, index: NDArray[np.int64]) -> Merged:
-        """Some of the merged rows, with the rows of the table that they stand for."""
+        """Return the merged rows of these numbers, with the rows of the table they stand for."""
         place = np.full(len(self.c), -1, dtype=np.int64)
         place[index] = np.arange(len(index))
         kept = place[self.inverse] >= 0
@@ -202,7 +219,7 @@ class Merged:
         )
 
     def rows_of(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Numbers of the table's rows that some merged rows stand for, in order."""
+        """Return the numbers of the table's rows that these merged rows stand for, sorted."""
         wanted = np.zeros(len(self.c), dtype=bool)
         wanted[index] = True
         return np.flatnonzero(wanted[self.inverse])
@@ -215,7 +232,7 @@ def merge_rows(
     extra: NDArray[np.float64] | None = None,
     groups: NDArray[np.int64] | None = None,
 ) -> Merged:
-    """Merge rows with equal inputs (and equal known noise and group) into weighted rows.
+    """Merge rows with equal inputs, known noise variance and group into weighted rows.
 
     Parameters
     ----------
@@ -239,13 +256,13 @@ def merge_rows(
     extra_column = np.zeros(n) if extra is None else extra
     group_column = np.zeros(n) if groups is None else groups.astype(np.float64)
     key = np.column_stack([X, extra_column, group_column])
-    by_key = lexicographic(key)
+    by_key = lexicographic_order(key)
     ordered = key[by_key]
     new = np.append(True, (ordered[1:] != ordered[:-1]).any(1))
     inverse = np.empty(n, dtype=np.int64)
     inverse[by_key] = np.cumsum(new) - 1
     first = by_key[new]
-    c, t, q = _pooled(y, weight, inverse)
+    c, t, q = _pool_copies(y, weight, inverse)
     return Merged(
         X=X[first],
         t=t,
@@ -259,16 +276,16 @@ def merge_rows(
     )
 
 
-def _pooled(
+def _pool_copies(
     y: NDArray[np.float64], weight: NDArray[np.float64], inverse: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Weight, mean target and within-row sum of squares of every merged row."""
+    """Return weight, mean target and within-row sum of squares of every merged row."""
     if len(inverse) == inverse.max() + 1 and (weight == 1.0).all():
         t = np.empty(len(y))
         t[inverse] = y
         return np.ones(len(y)), t, np.zeros(len(y))
-    # Equal copies become one, then copies are added in order of their values: the same to the
-    # last bit whatever the order of the table, and for weights and repeats alike.
+    # Equal copies are joined first, then copies are added in order of their values: so the sums
+    # are the same to the last bit for any order of the table, and for weights and repeats alike.
     order = np.lexsort((weight, y, inverse))
     row, value = inverse[order], y[order]
     first_copy = np.flatnonzero(np.append(True, (np.diff(row) != 0) | (np.diff(value) != 0)))
@@ -280,11 +297,11 @@ def _pooled(
     return c, t, q
 
 
-def lexicographic(key: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Stable order of rows by their first column, ties by the second, and so on.
+def lexicographic_order(key: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the stable order of rows by the first column, ties by the second, and so on.
 
-    Most tables have few ties in some column, so the rows are sorted by one column at a time, and
-    only runs of ties by the next.
+    Equal to ``np.lexsort(key.T[::-1])``. Most tables have few ties in the first column, so only
+    runs of ties are sorted by the others.
     """
     order = np.argsort(key[:, 0], kind="stable")
     first = key[order, 0]
@@ -293,7 +310,7 @@ def lexicographic(key: NDArray[np.float64]) -> NDArray[np.int64]:
         return order
     if ties.mean() > 0.1:
         return np.lexsort(key.T[::-1])
-    # Rows in runs of ties, sorted among themselves: by run first, then by the other columns.
+    # Sort the rows in runs of ties: by the number of the run, then by the other columns.
     in_run = np.append(ties, False) | np.append(False, ties)
     places = np.flatnonzero(in_run)
     run = np.cumsum(np.append(True, ~ties))[places].astype(np.float64)

@@ -1,48 +1,43 @@
-r"""Subsamples of the rows: spread out evenly, spread out at random, or plainly random.
+r"""Draw subsamples of rows: spread out evenly, spread out at random, or plainly random.
 
-Farthest point sampling is Algorithm 4 of the paper. From a first row it adds, again and
-again, the row that is farthest from those chosen so far, S:
+Farthest point sampling is Algorithm 4 of the paper. It starts with one row and repeatedly adds
+the row that is farthest from the set S of rows chosen so far:
 
 .. math::
 
     l = \arg\max_j d_j, \qquad d_j = \min_{s \in S} \|x_j - x_s\|.
 
-When it stops, the largest :math:`d_j` that is left is the fill distance
-:math:`h = \max_j \min_{s \in S} \|x_j - x_s\|`. Two things are known of it. The chosen rows are
-at least h apart from each other, and no set of as many rows has a fill distance below h / 2.
-This is what the paper calls a quasi-uniform design.
+When it stops, the largest remaining :math:`d_j` is the fill distance
+:math:`h = \max_j \min_{s \in S} \|x_j - x_s\|`. The chosen rows are at least h apart from each
+other, and no set of as many rows has a fill distance below h / 2. The paper calls this a
+quasi-uniform design.
 
-The procedure has nothing random in it, and repetitions need subsamples that differ. That is
-what :func:`random_spread` and :func:`draw_subsamples` are for.
+The procedure is deterministic, but repetitions need different subsamples:
+:func:`random_spread` and :func:`draw_subsamples` draw those.
 """
 
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from twostagegp.data.checks import check_finite
-from twostagegp.data.scaling import resolve_device
+from twostagegp.data.checks import HUGE, check_count, check_finite
+from twostagegp.data.farthest_points import (
+    as_tensor,
+    farthest_points_numpy,
+    farthest_points_torch,
+)
 from twostagegp.errors import InputError
+from twostagegp.runtime.device import resolve_device
 
 __all__ = ["draw_subsamples", "farthest_point_sampling", "random_spread"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
-
-#: Entries of X whose differences are formed at a time: 1 MiB, which the cache of one core holds.
-_CHUNK = 2**17
-#: The same on a GPU, where it bounds the memory (128 MiB) and few launches are what counts.
-_GPU_CHUNK = 2**24
-#: Tables of up to this many entries (8 MiB) are copied column by column, which is faster.
-_COPIED = 2**20
-#: Largest magnitude whose square, summed over all columns, is far from overflow.
-_HUGE = 1e100
 
 
 def farthest_point_sampling(
@@ -53,37 +48,37 @@ def farthest_point_sampling(
     random_state: int | np.random.Generator | None = None,
     device: str | torch.device | None = None,
 ) -> Indices:
-    r"""Rows of X that are spread out evenly, in the order in which they are chosen.
+    r"""Return the numbers of rows that are spread out evenly, in the order they are chosen.
 
-    Algorithm 4 of the paper. With the distances :math:`d_j = \infty` at the start, every chosen
-    row l lowers them, and the largest of them is the next row:
+    Algorithm 4 of the paper. The distances start at :math:`d_j = \infty`. Every chosen row l
+    lowers them, and the row with the largest distance is chosen next:
 
     .. math::
 
         d_j \leftarrow \min(d_j, \|x_j - x_l\|), \qquad l \leftarrow \arg\max_j d_j.
 
-    Of rows that are equally far the first is taken. The columns of X should be on one scale.
+    Of equally distant rows the first is taken. The columns of X should be on one scale.
 
     Parameters
     ----------
     X : array or Tensor of shape (n, d)
         Not changed. Anything but float64 is converted to it first.
     k : int
-        How many rows. With k >= n the result is all n rows, in the order in which they would be
-        chosen.
+        Number of rows. With k >= n the result is all n rows, in the order in which they would
+        be chosen.
     start : "mean", "random" or int, default="mean"
-        The first row: the one nearest the mean of all rows (as in the paper), one drawn with
+        The first row: the row nearest the mean of all rows (as in the paper), a row drawn with
         ``random_state``, or the row of this number.
     random_state : int, Generator or None
-        Only ``start="random"`` uses it.
+        Used by ``start="random"`` only.
     device : str, torch.device or None
-        Where to compute. None is the device of X, which for an array is the CPU.
+        Where to compute. None means the device of X, which for an array is the CPU.
 
     Returns
     -------
     index : integer array of shape (min(k, n),)
-        Row numbers, none of them twice. Once every distance is zero, because X has fewer than k
-        distinct rows, the other rows follow in the order of the table.
+        Distinct row numbers. If X has fewer than k distinct rows, all distances are zero after
+        the last of them, and the other rows follow in the order of the table.
 
     Raises
     ------
@@ -93,9 +88,9 @@ def farthest_point_sampling(
     Notes
     -----
     Time grows as n k d. Memory beyond X (in float64) is of order n, plus a bounded amount.
-    Distances come from differences of rows, so that they are right for rows that are nearly
-    equal. CPU and GPU add the squares in different orders: where two rows are equally far up to
-    rounding, their choices may differ.
+    Distances are computed from differences of rows, so that they are accurate for rows that are
+    nearly equal. CPU and GPU add the squares in different orders, so their choices may differ if
+    two rows are equally far up to rounding.
 
     Examples
     --------
@@ -108,38 +103,37 @@ def farthest_point_sampling(
     """
     table = _as_table(X)
     n = len(table)
-    _check_count(k, "k")
+    check_count("k", k)
     first = _first_row(start, n, random_state)
     where = table.device if isinstance(table, Tensor) else torch.device("cpu")
     if device is not None:
         where = resolve_device(str(device), n)
     if where.type == "cpu":
-        return _choose_on_cpu(_as_array(table), min(int(k), n), first)
-    return _choose_on_gpu(_as_tensor(table, where), min(int(k), n), first)
+        return farthest_points_numpy(_as_array(table), min(int(k), n), first)
+    return farthest_points_torch(as_tensor(table, where), min(int(k), n), first)
 
 
 def random_spread(X: ArrayLike, k: int, rng: np.random.Generator) -> Indices:
-    """Rows of X that are spread out and yet differ from draw to draw.
+    """Return the numbers of rows that are spread out and differ from draw to draw.
 
-    Farthest point sampling gives the same rows every time. The 100 repetitions that the paper
-    makes of it would all see one subsample, and their mean would be a single number. Our reading
-    is that repetitions are meant to differ. So a pool of min(2 k, (n + k) // 2) rows is drawn
-    without replacement, and k of them are chosen by farthest point sampling from a random start.
-    The pool is at least k rows, and less than the whole table, which leaves room to differ even
-    where n is not much larger than k. What is gained over plain random rows is mostly that no two
-    are close together; a far corner of the table that the pool misses is missed here, too.
+    Farthest point sampling gives the same rows every time, so the paper's 100 repetitions would
+    all use one subsample. We assume that repetitions are meant to differ. So a pool of
+    min(2 k, (n + k) // 2) rows is drawn without replacement, and k of them are chosen by farthest
+    point sampling from a random start. The pool has at least k rows and fewer than the table, so
+    that draws differ even if n is not much larger than k. Compared with plain random rows, no two
+    rows are close together; but remote rows that the pool misses are missed here, too.
 
     Parameters
     ----------
     X : array of shape (n, d)
     k : int
-        How many rows; with k >= n the result is all n rows in random order.
+        Number of rows; with k >= n the result is all n rows in random order.
     rng : numpy.random.Generator
 
     Returns
     -------
     index : integer array of shape (min(k, n),)
-        Row numbers of X, none of them twice.
+        Distinct row numbers.
 
     Examples
     --------
@@ -149,30 +143,31 @@ def random_spread(X: ArrayLike, k: int, rng: np.random.Generator) -> Indices:
     >>> len(set(index.tolist()))
     4
     """
-    _check_count(k, "k")
+    check_count("k", k)
     return _spread(_as_array(_as_table(X)), int(k), rng)
 
 
 def draw_subsamples(
     X: ArrayLike, size: int, n_repeats: int, sampling: str, rng: np.random.Generator
 ) -> Indices:
-    """Row numbers of several subsamples of X, each in random order.
+    """Return the row numbers of several subsamples of X, each in random order.
 
     The order is random so that the first part of a subsample can be the training rows and the
-    rest the test rows. In the order in which :func:`random_spread` chooses, early rows are
-    farther apart than late ones, and the two parts would not be alike.
+    rest the test rows. :func:`random_spread` chooses rows that are far apart first, so that in its
+    order the two parts would differ in distribution.
 
     Parameters
     ----------
     X : array of shape (n, d)
     size : int
-        Rows of each subsample; with size >= n each holds all n rows.
+        Number of rows of each subsample; with size >= n each holds all n rows.
     n_repeats : int
+        Number of subsamples.
     sampling : "fps" or "random"
         :func:`random_spread`, or plain random subsets without replacement.
     rng : numpy.random.Generator
-        Every repetition has its own child of it: repetition r is the same however many are
-        asked for. A second call with the same generator draws anew.
+        Every subsample is drawn with a child generator of its own, so that subsample r does not
+        depend on ``n_repeats``. A second call with the same generator gives other subsamples.
 
     Returns
     -------
@@ -187,8 +182,8 @@ def draw_subsamples(
     >>> more.shape, bool((more[:2] == few).all())
     ((3, 5), True)
     """
-    _check_count(size, "size")
-    _check_count(n_repeats, "n_repeats")
+    check_count("size", size)
+    check_count("n_repeats", n_repeats)
     if sampling not in ("fps", "random"):
         raise InputError(f"sampling={sampling!r}: use 'fps' or 'random'.")
     table = _as_array(_as_table(X))
@@ -207,72 +202,11 @@ def _spread(X: Array, k: int, rng: np.random.Generator) -> Indices:
     if n <= k:
         return rng.permutation(n)
     pool = rng.choice(n, min(2 * k, (n + k) // 2), replace=False)
-    return pool[_choose_on_cpu(X[pool], k, int(rng.integers(len(pool))))]
-
-
-def _choose_on_cpu(X: Array, k: int, first: int | None) -> Indices:
-    """Farthest point sampling in numpy; ``first=None`` starts at the row nearest the mean."""
-    n, d = X.shape
-    table = np.asfortranarray(X) if X.size <= _COPIED else X
-    rows = min(n, max(1, _CHUNK // d))
-    difference = np.empty_like(table[:rows])  # in the memory order of the table
-    square = np.empty(rows)
-
-    def approach(point: Array) -> None:
-        for begin in range(0, n, rows):
-            near = nearest[begin : begin + rows]
-            delta, distance = difference[: len(near)], square[: len(near)]
-            np.subtract(table[begin : begin + rows], point, out=delta)
-            np.einsum("ij,ij->i", delta, delta, out=distance)
-            np.minimum(near, distance, out=near)
-
-    # Squared distance to the nearest chosen row. A chosen row has -1, which no minimum raises
-    # and which is below the zeros of its repeats: the maximum never finds it again.
-    nearest = np.full(n, np.inf)
-    if first is None:
-        approach(table.mean(0))
-        first = int(nearest.argmin())
-        nearest.fill(np.inf)
-    index = np.empty(k, dtype=np.int64)
-    index[0] = first
-    for i in range(1, k):
-        last = index[i - 1]
-        nearest[last] = -1.0
-        approach(table[last].copy())
-        index[i] = nearest.argmax()
-    return index
-
-
-def _choose_on_gpu(X: Tensor, k: int, first: int | None) -> Indices:
-    """The same in torch. Row numbers stay on the device, so that no step waits for the host."""
-    n, d = X.shape
-    rows = max(1, _GPU_CHUNK // d)
-
-    def approach(point: Tensor) -> None:
-        for begin in range(0, n, rows):
-            near = nearest[begin : begin + rows]
-            distance = (X[begin : begin + rows] - point).square_().sum(1)
-            torch.minimum(near, distance, out=near)
-
-    nearest = torch.full((n,), torch.inf, dtype=X.dtype, device=X.device)
-    if first is None:
-        approach(X.mean(0))
-        last = nearest.argmin(0, keepdim=True)
-        nearest.fill_(torch.inf)
-    else:
-        last = torch.tensor([first], device=X.device)
-    index = torch.empty(k, dtype=torch.int64, device=X.device)
-    index[:1] = last
-    for i in range(1, k):
-        nearest.index_fill_(0, last, -1.0)
-        approach(X.index_select(0, last))
-        last = nearest.argmax(0, keepdim=True)
-        index[i : i + 1] = last
-    return index.cpu().numpy()
+    return pool[farthest_points_numpy(X[pool], k, int(rng.integers(len(pool))))]
 
 
 def _as_table(X: ArrayLike | Tensor) -> Array | Tensor:
-    """X in float64, on its own device, checked."""
+    """Return X in float64 on its own device; raise InputError if it cannot be used."""
     table: Array | Tensor
     if isinstance(X, Tensor):
         given, is_complex = tuple(X.shape), X.is_complex()
@@ -295,11 +229,11 @@ def _as_table(X: ArrayLike | Tensor) -> Array | Tensor:
             raise InputError(
                 f"X has entries that are not numbers: {error}. Encode them."
             ) from error
-    # Two numbers tell whether all is well: NaN passes through both. No mask of n x d is needed.
+    # NaN propagates to minimum and maximum, so that no mask of n x d entries is needed.
     low, high = float(table.min()), float(table.max())
     if not (np.isfinite(low) and np.isfinite(high)):
         check_finite(_as_array(table), "X")
-    if max(-low, high) > _HUGE:
+    if max(-low, high) > HUGE:
         raise InputError(
             f"X reaches {max(-low, high):.1e}; its square would overflow. Rescale its columns."
         )
@@ -310,22 +244,10 @@ def _as_array(table: Array | Tensor) -> Array:
     return table.cpu().numpy() if isinstance(table, Tensor) else table
 
 
-def _as_tensor(table: Array | Tensor, device: torch.device) -> Tensor:
-    if isinstance(table, Tensor):
-        return table.to(device)
-    # torch.tensor copies, and so takes read-only arrays without a warning; no negative strides.
-    return torch.tensor(np.ascontiguousarray(table), device=device)
-
-
-def _check_count(value: Any, name: str) -> None:
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name}={value!r}: use a whole number, at least 1.")
-
-
 def _first_row(
     start: int | str, n: int, random_state: int | np.random.Generator | None
 ) -> int | None:
-    """Number of the first row, or None where it is the one nearest the mean."""
+    """Return the number of the first row; None means the row nearest the mean."""
     if isinstance(start, str) and start == "mean":
         return None
     if isinstance(start, str) and start == "random":

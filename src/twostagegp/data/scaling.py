@@ -1,8 +1,7 @@
-"""From a user's table to standardised, merged rows, and back to the user's units.
+"""Standardise a table of finite numbers and merge its repeated rows.
 
-Checks come first and name the value, the row and the column. Constant columns are dropped and
-reported. Inputs and target are standardised with the weighted mean and standard deviation of
-the training rows, after repeats have been merged.
+Constant columns are dropped and reported. Inputs and target are standardised with the weighted
+mean and standard deviation of the training rows, after repeated rows have been merged.
 """
 
 from __future__ import annotations
@@ -15,47 +14,42 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from twostagegp.data.checks import (
-    HUGE,
-    check_choice,
-    check_finite,
-    check_groups,
-    check_nonnegative,
-    column_names,
-)
+from twostagegp.data.checks import HUGE, check_groups
 from twostagegp.data.kept_columns import Columns
 from twostagegp.data.rows import Merged, Rows, merge_rows
 from twostagegp.errors import InputError
 
 __all__ = [
-    "HUGE",
+    "FARTHEST",
     "Prepared",
     "Scaling",
-    "check_choice",
-    "check_finite",
-    "check_groups",
-    "check_nonnegative",
-    "column_names",
     "prepare",
-    "resolve_device",
     "standardise_columns",
     "to_rows",
 ]
 
 Array = NDArray[np.float64]
 
-#: A column whose spread is below this fraction of its size is rounding noise.
+#: A column whose standard deviation is below this fraction of its size is constant up to rounding.
 _CONSTANT = 1e-13
-#: Standardised inputs further out than this are as far as any: every kernel is zero there, and
+#: Standardised inputs are clipped at this magnitude: every kernel is zero at such a distance, and
 #: squares stay finite in float32.
-FAR = 1e12
-#: Rows from which "auto" takes a GPU; benchmarks.device_threshold measures where it pays.
-_GPU_ROWS = 1500
+FARTHEST = 1e12
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Affine maps between the user's units and standardised ones."""
+    """Affine maps from the units of the table to standardised ones.
+
+    Attributes
+    ----------
+    columns : integer array of shape (d,)
+        Columns of the table that vary.
+    x_mean, x_scale : arrays of shape (d,)
+        Their means and standard deviations.
+    y_mean, y_scale : float
+        Mean and standard deviation of the target.
+    """
 
     columns: NDArray[np.int64]
     x_mean: Array
@@ -64,32 +58,46 @@ class Scaling:
     y_scale: float
 
     def inputs(self, X: Array) -> Array:
-        """Keep the columns in use and standardise them, shape (n, d)."""
+        """Return the columns in use, standardised, shape (n, d)."""
         with np.errstate(over="ignore"):
             Z = (X[:, self.columns] - self.x_mean) / self.x_scale
-        return np.clip(Z, -FAR, FAR)
+        return np.clip(Z, -FARTHEST, FARTHEST)
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """One target's training rows, ready for the stages."""
+    """The training rows of one target, ready for the pipeline.
+
+    Attributes
+    ----------
+    rows : Rows
+        Merged rows as tensors.
+    merged : Merged
+        The same in numpy, with the map to the rows of the table.
+    scaling : Scaling
+    constant_columns : list of str
+        Names of the dropped columns.
+    constant_target : bool
+    weight_unit : float
+        Weight, in the user's units, that counts as one row; other than 1 only if most of the
+        table consists of copies (:attr:`~twostagegp.data.rows.Merged.mostly_copies`).
+    """
 
     rows: Rows
     merged: Merged
     scaling: Scaling
     constant_columns: list[str]
     constant_target: bool
-    #: Weight in the user's units that counts as one row; not 1 where rows are mere copies.
     weight_unit: float = 1.0
 
     @property
     def n_rows(self) -> int:
-        """Rows of the table, repeats included."""
+        """Number of rows of the table, repeats included."""
         return len(self.merged.inverse)
 
     @property
     def columns(self) -> Columns | None:
-        """Places of the columns in use, where constant ones were dropped."""
+        """Positions of the columns in use; None if no constant column was dropped."""
         if not self.constant_columns:
             return None
         kept = tuple(int(k) for k in self.scaling.columns)
@@ -97,35 +105,15 @@ class Prepared:
 
     @property
     def n_repeated(self) -> int:
-        """Rows that repeat the inputs of another row."""
+        """Number of rows that repeat the inputs of another row."""
         return self.n_rows - len(self.merged.c)
 
 
-def resolve_device(device: str, n: int, batched: bool = False) -> torch.device:
-    """The device that ``device`` names; ``"auto"`` takes a GPU for work that gains by it.
-
-    Batches of small problems gain at any size (``batched``), one problem from some rows on.
-    """
-    if device == "auto":
-        gpu = torch.cuda.is_available() and (batched or n >= _GPU_ROWS)
-        return torch.device("cuda" if gpu else "cpu")
-    try:
-        resolved = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise InputError(f"device={device!r}: use 'auto', 'cpu' or 'cuda'.") from error
-    if resolved.type == "cuda" and (resolved.index or 0) >= torch.cuda.device_count():
-        raise InputError(
-            f"device={device!r}, but torch sees {torch.cuda.device_count()} CUDA device(s); "
-            "use device='cpu'."
-        )
-    return resolved
-
-
 def _weighted_moments(values: Array, weight: Array) -> tuple[Array, Array]:
-    """Mean and standard deviation of each column, to the last bit whatever stands beside it.
+    """Return mean and standard deviation of each column.
 
-    A matrix product rounds a column by its place in the table, which is enough to decide between
-    neighbours at the same distance.
+    Each column is summed on its own. In a matrix product the rounding of a column would depend on
+    the other columns, and that can change which of two equally distant neighbours is taken.
     """
     share = (weight / weight.sum())[:, None]
     mean = (share * values).sum(0)
@@ -135,7 +123,7 @@ def _weighted_moments(values: Array, weight: Array) -> tuple[Array, Array]:
 def standardise_columns(
     X: Array, weight: Array, names: Sequence[str]
 ) -> tuple[NDArray[np.int64], Array, Array, list[str]]:
-    """Columns that vary, their means and standard deviations, and the names of the others."""
+    """Return the columns that vary, their means and deviations, and the names of the others."""
     size = np.abs(X).max(0)
     if (size > HUGE).any():
         worst = int(np.argmax(size))
@@ -162,16 +150,25 @@ def prepare(
     dtype: torch.dtype,
     copies_are_one: bool = True,
 ) -> Prepared:
-    """Merge, drop constant columns and standardise; everything is finite already.
+    """Return the merged, standardised rows of a table; constant columns are dropped.
 
     Parameters
     ----------
     X : array of shape (n, d)
+        Finite, like all other arrays.
     y : array of shape (n,)
     names : sequence of str
         Column names for messages.
+    weight : array of shape (n,), optional
+        Counts; rows of weight zero are dropped.
+    noise_var : array of shape (n,), optional
+        Known noise variances.
+    groups : integer array of shape (n,), optional
+    device : torch.device
+    dtype : torch.dtype
     copies_are_one : bool
-        Whether copies that agree are one row where they are most of the table (``rows.py``).
+        Whether to count agreeing copies as one row if most of the table consists of them
+        (``rows.py``).
     """
     if weight is not None:
         used = weight > 0.0
@@ -191,7 +188,7 @@ def prepare(
     y_mean = float(raw.c @ raw.t / raw.c.sum())
     spread = float(np.sqrt((raw.c @ (raw.t - y_mean) ** 2 + raw.q.sum()) / raw.c.sum()))
     constant_target = spread <= max(_CONSTANT * size, 1.0 / HUGE)
-    # A constant target has no scale of its own: the size of the constant takes its place.
+    # A constant target has no standard deviation: the size of the constant takes its place.
     y_scale = spread
     if constant_target:
         y_scale = size if size > 1.0 / HUGE else 1.0
@@ -216,7 +213,7 @@ def prepare(
 
 
 def to_rows(merged: Merged, device: torch.device, dtype: torch.dtype) -> Rows:
-    """Merged rows as tensors for the engines."""
+    """Return merged rows as tensors for the engines."""
 
     def tensor(values: NDArray[Any]) -> torch.Tensor:
         return torch.as_tensor(values, dtype=dtype, device=device)

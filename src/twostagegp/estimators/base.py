@@ -21,7 +21,8 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from twostagegp.data.appending import Growth
+from twostagegp.data.appending import AppendedRows
+from twostagegp.data.checks import check_choice, check_finite, check_groups, check_nonnegative
 from twostagegp.data.columns.encoder import TableEncoder
 from twostagegp.data.columns.tables import (
     MISSING,
@@ -31,15 +32,7 @@ from twostagegp.data.columns.tables import (
     training_table,
 )
 from twostagegp.data.dask_detection import is_dask
-from twostagegp.data.scaling import (
-    Prepared,
-    check_choice,
-    check_finite,
-    check_groups,
-    check_nonnegative,
-    prepare,
-    resolve_device,
-)
+from twostagegp.data.scaling import Prepared, prepare
 from twostagegp.engines.memory import several_targets
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.estimators.drawable import Drawable
@@ -56,6 +49,7 @@ from twostagegp.estimators.validation import (
 )
 from twostagegp.kernels import KERNELS
 from twostagegp.pipeline.calibration.shape import GAUSSIAN, Shape
+from twostagegp.runtime.device import resolve_device
 from twostagegp.runtime.finite import require_finite
 from twostagegp.runtime.streaming import stream
 from twostagegp.runtime.threads import limit_threads, no_denormals, show_log, threads_of_fit
@@ -94,7 +88,7 @@ class TargetFit(Protocol):
     def relevance(self, n_features: int) -> Array:
         """Unnormalised weight of each column in use."""
 
-    def extended(self, growth: Growth, residuals: Array) -> Self:
+    def extended(self, appended: AppendedRows, residuals: Array) -> Self:
         """The same hyperparameters with more rows; ``residuals``: their errors before."""
 
 

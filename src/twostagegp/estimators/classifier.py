@@ -26,6 +26,7 @@ from twostagegp.classification.probability import (
 )
 from twostagegp.classification.table import ClassTable, make_table
 from twostagegp.classification.views import MANY_COLUMNS
+from twostagegp.data.checks import check_choice, check_count, check_groups, check_nonnegative
 from twostagegp.data.columns.encoder import TableEncoder
 from twostagegp.data.columns.tables import (
     MISSING,
@@ -35,24 +36,18 @@ from twostagegp.data.columns.tables import (
     training_table,
 )
 from twostagegp.data.dask_detection import is_dask
-from twostagegp.data.scaling import (
-    check_choice,
-    check_groups,
-    check_nonnegative,
-    resolve_device,
-)
 from twostagegp.engines.memory import check_dense_memory, dense_bytes
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.estimators.base import is_kernel
 from twostagegp.estimators.drawable import Drawable
 from twostagegp.estimators.savable import Savable
 from twostagegp.estimators.validation import (
-    check_count,
     check_noise_floor,
     check_seed,
     check_threads,
     check_training,
 )
+from twostagegp.runtime.device import resolve_device
 from twostagegp.runtime.finite import require_finite
 from twostagegp.runtime.memory import available_bytes
 from twostagegp.runtime.threads import limit_threads, no_denormals, show_log, threads_of_fit

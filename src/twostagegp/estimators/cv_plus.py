@@ -39,9 +39,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state, get_tags
 from sklearn.utils.validation import check_is_fitted, column_or_1d, has_fit_parameter
 
+from twostagegp.data.checks import check_finite, check_groups
 from twostagegp.data.columns.encoder import TableEncoder
 from twostagegp.data.columns.tables import named_inputs, needs_rules, training_table
-from twostagegp.data.scaling import check_finite, check_groups
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.estimators.savable import Savable
 from twostagegp.pipeline.mean.crossfit import assign_folds

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twostagegp.data.appending import NOTHING_TO_KEEP, Growth
+from twostagegp.data.appending import CONSTANT_MODEL, AppendedRows
 from twostagegp.data.scaling import Prepared
 from twostagegp.engines.exact.engine import ExactEngine, ExactPosterior
 from twostagegp.engines.memory import can_keep_factors, plan_factor
@@ -71,13 +71,13 @@ class SingleStageFit(GaussianFit):
             return X.new_zeros(X.shape[0], X.shape[0])
         return self.posterior.covariance(X)
 
-    def extended(self, growth: Growth, residuals: Array) -> SingleStageFit:
+    def extended(self, appended: AppendedRows, residuals: Array) -> SingleStageFit:
         """The same hyperparameters with more rows."""
         if self.posterior is None:
-            raise InputError(NOTHING_TO_KEEP)
-        rows = growth.data.rows
-        can_keep_factors(len(rows), 1, rows.X.device, rows.X.element_size(), growth.before)
-        return replace(self, posterior=self.posterior.extended(rows, growth.changed_rows))
+            raise InputError(CONSTANT_MODEL)
+        rows = appended.data.rows
+        can_keep_factors(len(rows), 1, rows.X.device, rows.X.element_size(), appended.n_before)
+        return replace(self, posterior=self.posterior.extended(rows, appended.changed_rows))
 
     def relevance(self, n_features: int) -> Array:
         """Inverse lengthscales."""

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twostagegp.data.appending import NOTHING_TO_KEEP, Growth
+from twostagegp.data.appending import CONSTANT_MODEL, AppendedRows
 from twostagegp.data.rows import Rows
 from twostagegp.data.scaling import Prepared
 from twostagegp.engines.neighbors.engine import NeighborEngine, NeighborPosterior, Remembered
@@ -142,14 +142,14 @@ class GPNNFit(GaussianFit):
             return X.new_zeros(X.shape[0], X.shape[0])
         return self.posterior.covariance(self._inputs(X))
 
-    def extended(self, growth: Growth, residuals: Array) -> GPNNFit:
+    def extended(self, appended: AppendedRows, residuals: Array) -> GPNNFit:
         """The same hyperparameters, whitening and factor with more rows."""
         if self.posterior is None:
-            raise InputError(NOTHING_TO_KEEP)
-        rows, known = growth.data.rows, self.posterior.rows.X
+            raise InputError(CONSTANT_MODEL)
+        rows, known = appended.data.rows, self.posterior.rows.X
         if self.whitening is not None:
             rows = replace(rows, X=torch.cat([known, self.whitening(rows.X[len(known) :])]))
-        return replace(self, posterior=self.posterior.extended(rows, growth.changed_rows))
+        return replace(self, posterior=self.posterior.extended(rows, appended.changed_rows))
 
     def relevance(self, n_features: int) -> Array:
         """Inverse lengthscales; whitened inputs are no columns of the table."""

@@ -1,8 +1,8 @@
 """``update``: new rows for a fitted regressor, without a new fit.
 
 Hyperparameters, weights, units, rules of columns and the calibration stay as they are; rows are
-added, and factorisations grow (docs/updating.md). Everything is computed beside the model and put
-in its place at the end, so that an error leaves the model as it was.
+added, and factorisations are extended (docs/updating.md). The new state is computed beside the
+model and assigned at the end, so that an error leaves the model as it was.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
-from twostagegp.data.appending import Growth, grow
-from twostagegp.data.scaling import Prepared, check_finite, check_nonnegative
+from twostagegp.data.appending import AppendedRows, append_rows
+from twostagegp.data.checks import check_finite, check_nonnegative
+from twostagegp.data.scaling import Prepared
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.estimators.drift import LEVEL, evidence, normal_scores, start_evidence
 from twostagegp.estimators.fit_report import FitReport
@@ -125,24 +126,24 @@ class Updatable:
         mean, _, variance = self._moments_at(rows.X, variance=True)
         assert variance is not None
         z = (rows.y - mean) / np.sqrt(variance)
-        growths: list[Growth] = []
+        appended: list[AppendedRows] = []
         fits: list[Any] = []
         with limit_threads(self.n_jobs):
             for j, (data, fit) in enumerate(zip(self._data, self._fits, strict=True)):
-                growths.append(grow(data, rows.X, rows.y[:, j], *rows.rest))
+                appended.append(append_rows(data, rows.X, rows.y[:, j], *rows.rest))
                 errors = (rows.y - mean)[:, j] / data.scaling.y_scale
-                fits.append(fit.extended(growths[-1], errors))
+                fits.append(fit.extended(appended[-1], errors))
         several = isinstance(self.fit_report_, list)
         before = self.fit_report_ if several else [self.fit_report_]
         seconds = time.perf_counter() - begin
         after = []
         for j, report in enumerate(before):
             scores = normal_scores(self._shapes[j], z[:, j])
-            made = _recorded(report, growths[j], scores, rows.groups, seconds)
-            made.jitter = self._describe(growths[j].data, fits[j]).jitter
+            made = _recorded(report, appended[j], scores, rows.groups, seconds)
+            made.jitter = self._describe(appended[j].data, fits[j]).jitter
             after.append(made)
         _warn_once(before, after)
-        self._data, self._fits = [growth.data for growth in growths], fits
+        self._data, self._fits = [each.data for each in appended], fits
         self.fit_report_ = after if several else after[0]
         self._publish(lambda parts: parts if several else parts[0])
         return self
@@ -207,12 +208,12 @@ def _labels(groups: ArrayLike | None, m: int) -> Index | None:
         return None
     labels = column_or_1d(np.asarray(groups))
     if len(labels) != m:
-        raise InputError(f"groups has {len(labels)} entries for {m} rows; give one a row.")
+        raise InputError(f"groups has {len(labels)} labels for {m} rows; give one label per row.")
     return np.unique(labels, return_inverse=True)[1].reshape(-1)
 
 
 def _recorded(
-    report: FitReport, growth: Growth, z: Array, groups: Index | None, seconds: float
+    report: FitReport, appended: AppendedRows, z: Array, groups: Index | None, seconds: float
 ) -> FitReport:
     """The report after an update."""
     updates = report.updates
@@ -222,7 +223,7 @@ def _recorded(
     entry = {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "rows": rows,
-        "repeated": rows - growth.appended,
+        "repeated": rows - appended.n_appended,
         "seconds": seconds,
         "z_mean": float(z.mean()),
         "z_square": float((z**2).mean()),
@@ -231,8 +232,8 @@ def _recorded(
     }
     made = replace(
         report,
-        n_rows=growth.data.n_rows,
-        n_distinct_rows=len(growth.data.rows),
+        n_rows=appended.data.n_rows,
+        n_distinct_rows=len(appended.data.rows),
         updates=[*updates, entry],
     )
     made.refit_due = report.refit_due or _reason(made.n_rows, made.updates)

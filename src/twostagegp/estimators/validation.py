@@ -8,17 +8,14 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from twostagegp.data.checks import check_count, seen_columns
 from twostagegp.errors import InputError
 from twostagegp.training.schedule import Training
 
 __all__ = [
-    "check_count",
     "check_noise_floor",
     "check_seed",
     "check_threads",
     "check_training",
-    "seen_columns",
 ]
 
 

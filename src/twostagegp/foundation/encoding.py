@@ -24,10 +24,10 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from torch import Tensor
 
 from twostagegp.data.checks import check_choice
-from twostagegp.data.scaling import resolve_device
 from twostagegp.errors import InputError
 from twostagegp.foundation.cache import FeatureCache, digest
 from twostagegp.foundation.pretrained import Source
+from twostagegp.runtime.device import resolve_device
 from twostagegp.runtime.threads import show_log
 
 __all__ = ["FrozenEncoder", "FrozenModel", "check_count", "is_missing"]

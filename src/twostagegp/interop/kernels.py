@@ -23,7 +23,7 @@ from gpytorch.kernels import MaternKernel, RBFKernel, RQKernel
 from torch import Tensor
 
 from twostagegp.data.kept_columns import Columns
-from twostagegp.data.scaling import FAR, Scaling
+from twostagegp.data.scaling import FARTHEST, Scaling
 from twostagegp.kernels import Kernel, NamedKernel, Vector, WrappedKernel
 from twostagegp.kernels.gpytorch import dense
 
@@ -129,7 +129,7 @@ class Standardise(torch.nn.Module):
 
     def forward(self, X: Tensor) -> Tensor:
         Z = (X.to(self.mean)[..., self.columns] - self.mean) / self.scale
-        return Z.clamp(-FAR, FAR)
+        return Z.clamp(-FARTHEST, FARTHEST)
 
     def back(self, Z: Tensor, width: int) -> Tensor:
         """The user's columns; those that were constant, which nothing depends on, are zero."""

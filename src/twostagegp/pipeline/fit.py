@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 from torch import Tensor
 
-from twostagegp.data.appending import NOTHING_TO_KEEP, Growth
+from twostagegp.data.appending import CONSTANT_MODEL, AppendedRows
 from twostagegp.data.rows import Merged
 from twostagegp.data.scaling import Prepared
 from twostagegp.engines.exact.engine import ExactEngine, Work
@@ -146,14 +146,14 @@ class TwoStageFit:
         factors = self.calibration.local.factor(situation)
         return mean, latent, torch.as_tensor(factors).to(latent)
 
-    def extended(self, growth: Growth, residuals: Array) -> TwoStageFit:
+    def extended(self, appended: AppendedRows, residuals: Array) -> TwoStageFit:
         """The same hyperparameters, weights and calibration with more rows.
 
         ``residuals`` are the errors of predictions of the new rows, made without them.
         """
         variance = self.variance
         if isinstance(variance, ConstantVariance):
-            raise InputError(NOTHING_TO_KEEP)
+            raise InputError(CONSTANT_MODEL)
         if not isinstance(variance, GPVariance):
             raise InputError(
                 "method='svgp' cannot be updated: its inducing points are trained on all rows. "
@@ -161,14 +161,14 @@ class TwoStageFit:
             )
         keep = False
         if self.method[0] == "exact":
-            X = growth.data.rows.X
+            X = appended.data.rows.X
             ridges = sum(isinstance(model, RidgeMean) for model in self.mean.models)
             size = X.element_size()
-            keep = can_keep_factors(len(X), 1 + ridges, X.device, size, growth.before)
+            keep = can_keep_factors(len(X), 1 + ridges, X.device, size, appended.n_before)
         return replace(
             self,
-            mean=self.mean.extended(growth, keep),
-            variance=variance.extended(growth, residuals),
+            mean=self.mean.extended(appended, keep),
+            variance=variance.extended(appended, residuals),
         )
 
     def relevance(self, n_features: int) -> Array:

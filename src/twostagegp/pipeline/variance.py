@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twostagegp.data.appending import Growth
+from twostagegp.data.appending import AppendedRows
 from twostagegp.data.rows import Merged, Rows
 from twostagegp.engines.exact.engine import ExactEngine, ExactPosterior
 from twostagegp.engines.problem import ObjectiveName
@@ -82,16 +82,16 @@ class GPVariance:
         """Covariance of the function, shape (n, n)."""
         return self.posterior.covariance(X)
 
-    def extended(self, growth: Growth, residuals: Array) -> GPVariance:
+    def extended(self, appended: AppendedRows, residuals: Array) -> GPVariance:
         """The same hyperparameters conditioned on more rows.
 
         ``residuals`` are errors of predictions of the new rows before they were known; like the
         held-out variances, which stay those of the fit, no prediction depends on them.
         """
-        rows, posterior = growth.data.rows, self.posterior
+        rows, posterior = appended.data.rows, self.posterior
         if isinstance(posterior, ExactPosterior):
-            rows = growth.with_target(posterior.rows, residuals)
-        return replace(self, posterior=posterior.extended(rows, growth.changed_rows))
+            rows = appended.with_target(posterior.rows, residuals)
+        return replace(self, posterior=posterior.extended(rows, appended.changed_rows))
 
 
 class ConstantVariance:

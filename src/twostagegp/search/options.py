@@ -16,8 +16,9 @@ from sklearn.utils import check_array, check_consistent_length
 from twostagegp.data.checks import check_choice, check_finite, check_nonnegative, column_names
 from twostagegp.data.columns.encoder import TableEncoder
 from twostagegp.data.dask_detection import is_dask
-from twostagegp.data.scaling import Prepared, prepare, resolve_device
+from twostagegp.data.scaling import Prepared, prepare
 from twostagegp.errors import InputError
+from twostagegp.runtime.device import resolve_device
 from twostagegp.search.repetitions import FEWEST_ROWS
 
 __all__ = [

@@ -94,7 +94,7 @@ def load(path: str | PathLike[str], device: str = "cpu") -> Any:
     model : estimator
         Fitted; predictions are those of the model that was saved.
     """
-    from twostagegp.data.scaling import resolve_device
+    from twostagegp.runtime.device import resolve_device
 
     require("safetensors.numpy")
     place = resolve_device(device, 0)

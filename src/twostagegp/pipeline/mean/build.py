@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twostagegp.data.appending import Growth
+from twostagegp.data.appending import AppendedRows
 from twostagegp.data.scaling import Prepared
 from twostagegp.engines.exact.engine import ExactEngine
 from twostagegp.engines.problem import ObjectiveName
@@ -133,10 +133,10 @@ class StackedMean:
         mean = (w * each).sum(0)
         return mean, (w * (each - mean).square()).sum(0).sqrt()
 
-    def extended(self, growth: Growth, keep_factors: bool) -> StackedMean:
+    def extended(self, appended: AppendedRows, keep_factors: bool) -> StackedMean:
         """The same weights over models with more rows; models without weight are left out."""
         kept = [k for k, weight in enumerate(self.weights) if weight > 0.0]
-        models = [self.models[k].extended(growth, keep_factors) for k in kept]
+        models = [self.models[k].extended(appended, keep_factors) for k in kept]
         return replace(self, models=models, weights=self.weights[kept])
 
     @property

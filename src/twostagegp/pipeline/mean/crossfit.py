@@ -17,7 +17,7 @@ from sklearn.utils.validation import has_fit_parameter
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from twostagegp.data.appending import Growth
+    from twostagegp.data.appending import AppendedRows
 
 from twostagegp.runtime.finite import predict_with
 
@@ -117,6 +117,6 @@ class RegressorMean:
         values = np.asarray(predict_with(self.model, X.cpu().numpy()), dtype=np.float64).reshape(-1)
         return torch.as_tensor(values).to(X)
 
-    def extended(self, growth: Growth, keep_factors: bool) -> RegressorMean:
+    def extended(self, appended: AppendedRows, keep_factors: bool) -> RegressorMean:
         """Itself: a regressor stays as it was fitted."""
         return self

@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twostagegp.data.appending import Growth
+from twostagegp.data.appending import AppendedRows
 from twostagegp.data.rows import Merged, Rows
 from twostagegp.engines.protocol import Engine, Posterior
 from twostagegp.errors import InputError, NotFittableError, TwoStageGPError
@@ -67,7 +67,7 @@ class MeanModel(Protocol):
     def predict(self, X: Tensor) -> Tensor:
         """Prediction at standardised inputs, shape (n,)."""
 
-    def extended(self, growth: Growth, keep_factors: bool) -> Self:
+    def extended(self, appended: AppendedRows, keep_factors: bool) -> Self:
         """The same model with more rows; held-out residuals stay those of the fit."""
 
 
@@ -109,9 +109,9 @@ class ConstantMean:
         """The same number for every row."""
         return torch.full((X.shape[0],), self.value, dtype=X.dtype, device=X.device)
 
-    def extended(self, growth: Growth, keep_factors: bool) -> ConstantMean:
+    def extended(self, appended: AppendedRows, keep_factors: bool) -> ConstantMean:
         """The mean of all rows."""
-        merged, model = growth.data.merged, copy(self)
+        merged, model = appended.data.merged, copy(self)
         model.value = float(merged.c @ merged.t / merged.c.sum())
         return model
 
@@ -165,14 +165,14 @@ class RidgeMean:
         """Posterior mean."""
         return self.posterior.mean(X)
 
-    def extended(self, growth: Growth, keep_factors: bool) -> RidgeMean:
+    def extended(self, appended: AppendedRows, keep_factors: bool) -> RidgeMean:
         """The same hyperparameters conditioned on more rows.
 
         The first update factorises all rows, as the fit has not kept the factor; with
         ``keep_factors`` those after it do not. Pickles and files go without.
         """
         known = self.posterior if self._whole is None else self._whole
-        whole = known.extended(growth.data.rows, growth.changed_rows)
+        whole = known.extended(appended.data.rows, appended.changed_rows)
         model = copy(self)
         model._whole = whole if keep_factors else None
         model.posterior = copy(whole)
@@ -208,10 +208,10 @@ class NeighborMean:
         """Posterior mean."""
         return self.posterior.mean(X)
 
-    def extended(self, growth: Growth, keep_factors: bool) -> NeighborMean:
+    def extended(self, appended: AppendedRows, keep_factors: bool) -> NeighborMean:
         """The same hyperparameters, with more rows to be near."""
         model = copy(self)
-        model.posterior = self.posterior.extended(growth.data.rows, growth.changed_rows)
+        model.posterior = self.posterior.extended(appended.data.rows, appended.changed_rows)
         return model
 
 
