@@ -38,8 +38,8 @@ _HEAD = """# Licences
 
 What `pip install twostagegp` brings, and each of its extras, with the licence that the package
 states. **Bold** names are those that `pyproject.toml` asks for; the others come with them.
-`twostagegp[cli]` also brings what `files` brings, and `dev` everything but `peers`. twostagegp
-itself is under the MIT licence.
+`twostagegp[cli]` also brings what `datasets` and `files` bring, and `dev` everything but `peers`.
+twostagegp itself is under the MIT licence.
 
 `python -m supply.licences` writes this page, from packages that are installed on Linux with a build
 of torch for CPUs. torch's build for NVIDIA cards also brings the libraries in `supply/cuda.lock`,

@@ -1,13 +1,13 @@
 """Benchmark tables with their standard splits, and the toy functions of the paper.
 
-:func:`load` reads a table from a folder that the user has, and never downloads. :func:`fetch`
-downloads a table from its public source, prepares it by a documented recipe, and writes it where
-:func:`load` reads it. :func:`toy` makes the one-dimensional examples.
+:func:`load` reads a table from the user's folder and never downloads. :func:`fetch` downloads a
+table from its public source, prepares it by a documented recipe, and writes it where :func:`load`
+reads it. :func:`toy` draws the one-dimensional examples.
 """
 
-from twostagegp.datasets.archives import DamagedFileError as DamagedFileError
-from twostagegp.datasets.download import ChecksumError as ChecksumError
-from twostagegp.datasets.download import DownloadError as DownloadError
+from twostagegp.datasets.fetching import ChecksumError as ChecksumError
+from twostagegp.datasets.fetching import DamagedFileError as DamagedFileError
+from twostagegp.datasets.fetching import DownloadError as DownloadError
 from twostagegp.datasets.fetching import cache_folder as cache_folder
 from twostagegp.datasets.fetching import fetch as fetch
 from twostagegp.datasets.fetching import fetchable as fetchable

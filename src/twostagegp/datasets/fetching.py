@@ -1,32 +1,31 @@
-"""A public table: downloaded once, prepared once, read from the folder ever after.
+"""Public tables: downloaded once with pooch, prepared once, then read from the folder.
 
-:func:`fetch` is ``download`` (the file), ``archives`` (the table in it) and ``recipes`` (its
-columns), one after the other. In the folder the download is kept at ``downloads/<file>``, and the
-table where :func:`~twostagegp.datasets.load` looks for it.
+The download is kept at ``downloads/<file>`` in the data folder, and the prepared table is written
+to the place from which :func:`~twostagegp.datasets.load` reads it.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import re
 import sys
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
-from twostagegp.datasets.archives import DamagedFileError, open_member
-from twostagegp.datasets.download import (
-    DownloadError,
-    ensure_file,
-    file_sha256,
-    forget_checksum,
-    recorded_checksum,
-)
-from twostagegp.datasets.locks import file_lock
 from twostagegp.datasets.recipes import RECIPES, Arrays, Recipe, prepare
 from twostagegp.datasets.tables import (
     FOLDER_VARIABLE,
+    DatasetNotFoundError,
     RegressionData,
     load,
     names,
@@ -34,17 +33,41 @@ from twostagegp.datasets.tables import (
     unknown_name,
 )
 from twostagegp.errors import InputError, TwoStageGPError
+from twostagegp.runtime.files import write_atomically
+from twostagegp.runtime.optional import require
 from twostagegp.runtime.threads import show_log
 
-__all__ = ["cache_folder", "fetch", "fetchable"]
+__all__ = [
+    "ChecksumError",
+    "DamagedFileError",
+    "DownloadError",
+    "cache_folder",
+    "fetch",
+    "fetchable",
+]
 
 _log = logging.getLogger("twostagegp")
 
+#: Most bytes that a member of an archive may expand to; the largest known table has 450 MB.
+_MAX_EXPANDED = 2**30
+
+
+class DownloadError(DatasetNotFoundError):
+    """A file could not be downloaded; the message names its URL and where to place it by hand."""
+
+
+class ChecksumError(InputError):
+    """A file does not have the expected SHA-256."""
+
+
+class DamagedFileError(InputError):
+    """A downloaded archive cannot be read."""
+
 
 def cache_folder() -> Path:
-    """The user's own folder for tables, where no other is named.
+    """Return the folder for tables that is used unless another one is named.
 
-    ``twostagegp`` in ``XDG_CACHE_HOME`` or ``~/.cache``, on macOS in ``~/Library/Caches``, on
+    It is ``twostagegp`` in ``XDG_CACHE_HOME`` or ``~/.cache``; on macOS in ``~/Library/Caches``, on
     Windows in ``LOCALAPPDATA``.
     """
     if sys.platform == "win32":
@@ -57,7 +80,7 @@ def cache_folder() -> Path:
 
 
 def fetchable() -> list[str]:
-    """List the tables that :func:`fetch` knows, in alphabetical order.
+    """List the tables that :func:`fetch` can download, in alphabetical order.
 
     Examples
     --------
@@ -71,24 +94,22 @@ def fetch(
     name: str,
     folder: str | os.PathLike[str] | None = None,
     *,
+    url: str | None = None,
     sha256: str | None = None,
     force: bool = False,
     timeout: float = 30.0,
+    retries: int = 2,
     verbose: int = 0,
 ) -> RegressionData:
     """Download a public table, prepare it, and read it.
 
-    A table that the folder has already is read as it is, without a connection, whoever put it
-    there. Otherwise its source is downloaded, or taken from ``downloads`` in the folder where it
-    lies there: a file that you place there by hand is used without a connection. An interrupted
-    download is resumed by the next call.
+    Needs ``pip install 'twostagegp[datasets]'``. A table that is already in the folder is read
+    without a connection. Otherwise its source file is downloaded, unless it is in ``downloads`` in
+    the folder, where you may also place it by hand.
 
-    **What is checked.** The length that the server announces; the SHA-256 of the file; the checksum
-    that a zip archive has of its own; and of the table the columns, the number of rows, missing
-    values and the range of the target, against what the source documents. A SHA-256 is known here
-    for those sources of which two or more independent public records agree. For the others
-    (ctslice, poletele, road3d, yacht) the first download is trusted, and its checksum is written
-    beside it and compared with ever after.
+    Checked are the SHA-256 of the source file, where one is known (for ctslice, poletele, road3d
+    and yacht no independent record was found); the checksum inside a zip archive; and the columns,
+    the number of rows, missing values and the range of the target, as the source documents them.
 
     Parameters
     ----------
@@ -97,36 +118,39 @@ def fetch(
     folder : path-like, optional
         The data folder; by default the one that ``TWOSTAGEGP_DATA`` names, otherwise
         :func:`cache_folder`.
+    url : str, optional
+        Another address of the source file, such as a mirror.
     sha256 : str, optional
-        The checksum that the download must have, instead of the known one.
+        The checksum that the source file must have, instead of the known one.
     force : bool, default=False
-        Prepare the table again from its source. A table that :func:`fetch` has not made itself is
+        Prepare the table again from its source file. A table that :func:`fetch` has not written is
         never replaced.
     timeout : float, default=30
-        Seconds without a byte after which a connection is given up and tried again.
+        Seconds without an answer after which an attempt is given up.
+    retries : int, default=2
+        Further attempts after a failed download.
     verbose : int, default=0
-        1 shows progress.
+        1 logs progress to the screen.
 
     Returns
     -------
     RegressionData
-        As :func:`~twostagegp.datasets.load` with the same folder returns it. Only song has a
-        standard split; the order of the rows is the source's, so that the splits of the benchmark
-        files do not apply.
+        The same as :func:`~twostagegp.datasets.load` returns for this folder. Only song has a
+        standard split: rows are in the order of the source, so the splits of the benchmark files do
+        not apply.
 
     Raises
     ------
     DownloadError
-        Where there is no connection or no such file, or the folder cannot be written. It names the
-        URL and where to place the file by hand, and is a DatasetNotFoundError and a
-        FileNotFoundError too.
+        If the file cannot be downloaded, or the folder cannot be written. The message names the URL
+        and where to place the file by hand. It is a DatasetNotFoundError and a FileNotFoundError.
     ChecksumError
-        For a file with another checksum.
+        If the file has another checksum.
     DamagedFileError
-        For an archive that cannot be read; a downloaded one is downloaded once more before.
+        If the archive cannot be read.
     InputError
-        For an unknown name, and a file that is not the expected table. The two before are
-        InputErrors, and these are ValueErrors.
+        If the name is unknown, or the file does not contain the expected table. ChecksumError and
+        DamagedFileError are InputErrors, and these are ValueErrors.
 
     Examples
     --------
@@ -136,21 +160,28 @@ def fetch(
     twostagegp.errors.InputError: unknown table 'songs'; did you mean 'song'? ...
     """
     recipe = _recipe(name)
-    expected = _checked_sha256(sha256) or recipe.sha256
-    if not timeout > 0:  # written so that NaN is caught too
+    recipe = replace(recipe, url=url or recipe.url, sha256=_checked_sha256(sha256) or recipe.sha256)
+    if not timeout > 0:  # also True for NaN
         raise InputError(f"timeout must be positive, got {timeout}")
     root = Path(folder or os.environ.get(FOLDER_VARIABLE) or cache_folder())
+    path, exists = own_file(name, root)
     with show_log(verbose):
-        if force or not own_file(name, root)[1]:
+        if force and exists and not _is_ours(path):
+            raise InputError(
+                f"{path} was not written by fetch(), so it is not replaced. Move it away, or use "
+                "another folder."
+            )
+        if force or not exists:
+            download = root / "downloads" / recipe.file
             try:
-                _make(name, recipe, root, expected, force, timeout)
+                checksum = _ensure(download, recipe, timeout, retries, verbose)
+                _write(path, _read(recipe, download), np.array([recipe.url, checksum]))
             except TwoStageGPError:
                 raise
             except OSError as error:
                 raise DownloadError(
-                    f"cannot read and write the table {name!r} below {root} ({error}). Give "
-                    f"fetch() a folder with room that you may write to, or set {FOLDER_VARIABLE} "
-                    "to one."
+                    f"cannot write the table {name!r} to {root} ({error}). Give fetch() a folder "
+                    f"with enough space that you may write to, or set {FOLDER_VARIABLE} to one."
                 ) from error
         return load(name, root)
 
@@ -160,7 +191,7 @@ def _recipe(name: str) -> Recipe:
         return RECIPES[name]
     if name in names():
         raise InputError(
-            f"{name} has no source that fetch() knows; datasets.load reads it from your folder"
+            f"fetch() knows no source of {name}; datasets.load reads it from your folder"
         )
     raise InputError(unknown_name(name, RECIPES))
 
@@ -173,75 +204,106 @@ def _checked_sha256(sha256: str | None) -> str | None:
     return sha256.lower()
 
 
-def _make(
-    name: str, recipe: Recipe, root: Path, expected: str | None, force: bool, timeout: float
-) -> None:
-    download = root / "downloads" / recipe.file
-    download.parent.mkdir(parents=True, exist_ok=True)
-    with file_lock(download):
-        path, is_there = own_file(name, root)
-        if is_there and not force:
-            return  # another program has made it while we waited
-        if is_there and not _is_ours(path):
-            raise InputError(
-                f"{path} was not made by fetch(), so it is not replaced. Move it away, or give "
-                "another folder."
-            )
-        arrays = _table(recipe, download, expected, timeout)
-        source = np.array([recipe.url, file_sha256(download)])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, {**arrays, "source": source})
-        _log.info("%s: %d rows, %d columns in %s", name, *arrays["X"].shape, path)
-
-
 def _is_ours(path: Path) -> bool:
+    """Return whether :func:`fetch` has written a table."""
     with np.load(path, allow_pickle=False) as arrays:
         return "source" in arrays
 
 
-def _table(recipe: Recipe, download: Path, expected: str | None, timeout: float) -> Arrays:
-    """The table in the download, which is fetched where needed."""
-    ensure_file(recipe.url, download, sha256=expected, timeout=timeout)
-    try:
-        return _prepared(recipe, download)
-    except DamagedFileError as error:
-        if recorded_checksum(download) is None:
-            raise DamagedFileError(
-                f"{error}. Delete it to have it downloaded, or place a good copy there."
+def _ensure(path: Path, recipe: Recipe, timeout: float, retries: int, verbose: int) -> str:
+    """Download a file unless it exists, check its SHA-256 and return it."""
+    pooch = require("pooch", "datasets")
+    requests = require("requests", "datasets")
+    if not path.exists():
+        store = pooch.create(
+            path.parent,
+            base_url="",
+            registry={path.name: recipe.sha256},
+            urls={path.name: recipe.url},
+            retry_if_failed=retries,
+        )
+        try:
+            with _pooch_log(pooch.get_logger(), verbose):
+                store.fetch(path.name, downloader=pooch.HTTPDownloader(timeout=timeout))
+        except requests.exceptions.RequestException as error:
+            raise DownloadError(
+                f"could not download {recipe.url} ({error}). Without a connection, download it "
+                f"elsewhere and save it as {path}."
             ) from error
-        _log.warning("%s; downloading it again", error)
-    forget_checksum(download)
-    download.unlink()
-    ensure_file(recipe.url, download, sha256=expected, timeout=timeout)
+        except ValueError as error:
+            raise ChecksumError(
+                f"{recipe.url}: {error} Give sha256=... if you have reason to trust the new file."
+            ) from error
+    found: str = pooch.file_hash(str(path))
+    if recipe.sha256 not in (None, found):  # an older download, or placed by hand
+        raise ChecksumError(
+            f"{path} has the SHA-256 {found}, expected was {recipe.sha256}. Delete it to download "
+            f"it again, or give sha256={found!r} to use it."
+        )
+    return found
+
+
+@contextmanager
+def _pooch_log(log: logging.Logger, verbose: int) -> Iterator[None]:
+    """Let pooch log to the screen only if ``verbose``."""
+    before = log.level
+    log.setLevel(logging.INFO if verbose else logging.WARNING)
     try:
-        return _prepared(recipe, download)
+        yield
+    finally:
+        log.setLevel(before)
+
+
+def _read(recipe: Recipe, path: Path) -> Arrays:
+    """Return the arrays of the table in a downloaded file."""
+    try:
+        return prepare(recipe, io.BytesIO(_content(path, recipe.member)))
     except DamagedFileError as error:
-        forget_checksum(download)
-        raise DamagedFileError(
-            f"{error}, and it was downloaded from {recipe.url} twice. The source sends something "
-            "else at the moment, such as an error page: delete the file, and try later."
+        raise DamagedFileError(f"{error}. Delete it to download it again.") from error
+    except InputError as error:
+        raise InputError(
+            f"{recipe.member or 'the table'} in {path}: {error}. Delete the download to fetch it "
+            f"again; if that does not help, {recipe.url} has changed."
         ) from error
 
 
-def _prepared(recipe: Recipe, download: Path) -> Arrays:
-    with open_member(download, recipe.member) as stream:
-        try:
-            return prepare(recipe, stream)
-        except InputError as error:
-            raise InputError(
-                f"{recipe.member or 'the table'} in {download}: {error}. Delete the download to "
-                f"fetch it again; if that does not help, {recipe.url} has changed."
-            ) from error
+def _write(path: Path, arrays: Arrays, source: NDArray[np.str_]) -> None:
+    """Write the table to the file that :func:`~twostagegp.datasets.load` reads."""
+
+    def save(file: BinaryIO) -> None:
+        np.savez_compressed(file, source=source, **arrays)  # type: ignore[arg-type]
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, save)
+    _log.info("%s: %d rows, %d columns", path, *arrays["X"].shape)
 
 
-def _write(path: Path, arrays: Arrays) -> None:
-    """Write the table whole or not at all."""
-    part = path.with_name(path.name + ".part")
+def _content(path: Path, member: str | None) -> bytes:
+    """Return the content of a file, or of one member of a zip archive; nothing is extracted."""
+    if member is None:
+        return path.read_bytes()
     try:
-        with part.open("wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # arrays by name
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+        with zipfile.ZipFile(path) as archive:
+            info = _find(archive, member)
+            if info.file_size > _MAX_EXPANDED:
+                raise DamagedFileError(
+                    f"{path} would expand to {info.file_size:,} bytes, above the limit of "
+                    f"{_MAX_EXPANDED:,}"
+                )
+            return archive.read(info)  # verifies the member's checksum
+    # RuntimeError: encrypted. NotImplementedError: unknown compression.
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+        raise DamagedFileError(f"{path} is not a readable zip archive ({error})") from error
+
+
+def _find(archive: zipfile.ZipFile, member: str) -> zipfile.ZipInfo:
+    """Return the member of this path, or else the only one with this file name."""
+    files = [info for info in archive.infolist() if not info.is_dir()]
+    last = member.rpartition("/")[2]
+    found = [info for info in files if info.filename == member] or [
+        info for info in files if info.filename.rpartition("/")[2] == last
+    ]
+    if len(found) != 1:
+        listed = ", ".join(info.filename for info in files[:10]) or "nothing"
+        raise InputError(f"the archive has {len(found)} members of this name; it holds {listed}")
+    return found[0]

@@ -1,12 +1,12 @@
-"""From a source's own file to a table: which columns, which rows, which target.
+"""Recipes: how the file of a public source becomes a table.
 
-Every recipe is one :class:`Recipe`: where the file is, what is in it, how it is read, and what must
-come out. The seven tables of the GPNN benchmark (the paper's Table 6: poletele, bike, protein,
-ctslice, road3d, song, house_electric) follow the scripts published with it [1]_; the small ones are
-the columns of their sources. Values are never scaled or centred.
+A :class:`Recipe` says where the file is, how it is read, and what the result must look like. The
+seven tables of the GPNN benchmark (the paper's Table 6: poletele, bike, protein, ctslice, road3d,
+song, house_electric) follow the scripts published with it [1]_; the small ones are the columns of
+their sources. Values are never scaled or centred.
 
-What comes out is compared with what the source documents: rows, columns, no missing value, and the
-range of the target. That is the check of the contents, besides the checksum of the file.
+The result is compared with what the source documents: the number of rows and columns, no missing
+values, and the range of the target.
 
 References
 ----------
@@ -32,31 +32,30 @@ __all__ = ["RECIPES", "Arrays", "Recipe", "prepare"]
 Arrays = dict[str, NDArray[Any]]
 
 _UCI = "https://archive.ics.uci.edu/static/public"
-#: Rows of the song table that its source gives for training; those behind are the test rows.
-_SONG_TRAINING = 463_715
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A table's source and what must come out of it.
+    """The source of a table, how to read it, and how to check the result.
 
     Attributes
     ----------
     url : str
-        The source.
+        Address of the source.
     file : str
-        The name that the download has in the folder.
+        Name of the download in the folder.
     member : str or None
-        The table in a zip archive; None where the download is the table.
+        Path of the table in a zip archive; None if the download is the table itself.
     n, d : int
         Rows and columns of X.
     y_range : tuple of float
-        Between these the target must be.
+        Lower and upper limit of the target.
     read : callable
-        The file to the arrays of :mod:`twostagegp.datasets.tables`.
+        From the open file to the arrays of :mod:`twostagegp.datasets.tables`.
     sha256 : str or None
-        Of the download, where two or more independent public records of it agree; None where the
-        first download is trusted.
+        Checksum of the download, if two or more independent public records of it agree.
+    test_from : int or None
+        Standard split 0 has the rows from this one on as its test rows; None for no standard split.
     """
 
     url: str
@@ -67,35 +66,39 @@ class Recipe:
     y_range: tuple[float, float]
     read: Callable[[IO[bytes]], Arrays]
     sha256: str | None = None
+    test_from: int | None = None
 
 
 def prepare(recipe: Recipe, stream: IO[bytes]) -> Arrays:
-    """Read a table and check it.
+    """Read a table, check it, and return its arrays.
 
     Raises
     ------
     InputError
-        Where the file is not the table that the recipe is for.
+        If the file does not contain the table that the recipe describes.
     """
     try:
         arrays = recipe.read(stream)
-    # ParserError and UnicodeDecodeError are ValueErrors too.
+    # Includes ParserError and UnicodeDecodeError, which are ValueErrors.
     except (ValueError, KeyError, OverflowError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]  # pandas adds advice
+        # The first line: pandas adds lines of advice.
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"not the expected table: {reason}") from error
     X, y = arrays["X"], arrays["y"]
     if X.shape != (recipe.n, recipe.d) or y.shape != (recipe.n,):
         raise InputError(
-            f"X has shape {X.shape} and y {y.shape}; the source documents {recipe.n} rows and the "
-            f"recipe gives {recipe.d} columns"
+            f"X has shape {X.shape} and y {y.shape}; expected were {recipe.n} rows and "
+            f"{recipe.d} columns"
         )
     if not (np.isfinite(X).all() and np.isfinite(y).all()):
         raise InputError("values are missing or not finite")
     low, high = recipe.y_range
     if y.min() < low or y.max() > high:
         raise InputError(
-            f"the target goes from {y.min():g} to {y.max():g}, not within {low}–{high}"
+            f"the target ranges from {y.min():g} to {y.max():g}; expected was {low} to {high}"
         )
+    if recipe.test_from is not None:
+        arrays["test_0"] = np.arange(recipe.test_from, recipe.n)
     return arrays
 
 
@@ -105,12 +108,14 @@ def prepare(recipe: Recipe, stream: IO[bytes]) -> Arrays:
 def _numbers(
     stream: IO[bytes], names: Sequence[str], sep: str = ",", header: bool = True, **options: Any
 ) -> pd.DataFrame:
-    """A table of numbers with exactly these columns."""
+    """Read a table of numbers and check that it has exactly these columns."""
     settings: dict[str, Any] = {"dtype": np.float64, **options}
     frame: pd.DataFrame = pd.read_csv(stream, sep=sep, header=0 if header else None, **settings)
-    # pandas makes an index of the first column where rows are longer than the header.
+    # pandas turns the first column into an index if rows are longer than the header.
     if not isinstance(frame.index, pd.RangeIndex) or frame.shape[1] != len(names):
-        raise InputError(f"{frame.shape[1]} columns and not {len(names)}, or rows of other lengths")
+        raise InputError(
+            f"expected {len(names)} columns in every row, found {frame.shape[1]} or other lengths"
+        )
     if header:
         found = [str(column).strip() for column in frame.columns]
         if found != list(names):
@@ -137,7 +142,7 @@ def _plain(
     sep: str = ",",
     header: bool = True,
 ) -> Arrays:
-    """All columns but the target and the ones dropped, as they stand."""
+    """Return all columns except the target and the dropped ones as inputs."""
     frame = _numbers(stream, names, sep, header)
     inputs = [name for name in names if name != target and name not in drop]
     return _arrays(frame, inputs, target)
@@ -160,9 +165,9 @@ _BIKE = [
 
 
 def _bike(stream: IO[bytes]) -> Arrays:
-    """Day of the month from ``dteday``; ``instant``, a row number, is dropped.
+    """Take the day of the month from ``dteday``, and drop ``instant``, which is a row number.
 
-    So are ``casual`` and ``registered``, whose sum is the target.
+    ``casual`` and ``registered`` are dropped too: their sum is the target.
     """
     names = ["instant", "dteday", *_BIKE, "casual", "registered", "cnt"]
     types = dict.fromkeys(names, np.float64) | {"dteday": str}
@@ -192,9 +197,9 @@ _VOICE = [
 
 
 def _poletele(stream: IO[bytes]) -> Arrays:
-    """``subject#`` and ``test_time`` are dropped, ``motor_UPDRS`` stays an input.
+    """Drop ``subject#`` and ``test_time``, and keep ``motor_UPDRS`` as an input.
 
-    That is the benchmark's easy version: the motor score is a part of the target.
+    This is the benchmark's easy version: the motor score is a part of the target.
     """
     names = ["subject#", "age", "sex", "test_time", "motor_UPDRS", "total_UPDRS", *_VOICE]
     frame = _numbers(stream, names)
@@ -203,30 +208,26 @@ def _poletele(stream: IO[bytes]) -> Arrays:
 
 
 def _ctslice(stream: IO[bytes]) -> Arrays:
-    """All 384 histogram columns, constant ones included; rows of one patient belong together."""
+    """Keep all 384 histogram columns, including constant ones; the groups are patients."""
     names = ["patientId", *(f"value{j}" for j in range(384)), "reference"]
     frame = _numbers(stream, names)
     return _arrays(frame, names[1:-1], "reference", patient=frame["patientId"].to_numpy(np.int64))
 
 
 def _road3d(stream: IO[bytes]) -> Arrays:
-    """Longitude and latitude to altitude; points of one road (``OSM_ID``) belong together."""
+    """Predict altitude from longitude and latitude; the groups are roads (``OSM_ID``)."""
     names = ["road", "longitude", "latitude", "altitude"]
-    # The number of a road is read as an integer: it may have more digits than a float keeps.
+    # Road numbers are read as integers: some have more digits than a float can hold.
     types = {0: np.int64, 1: np.float64, 2: np.float64, 3: np.float64}
     frame = _numbers(stream, names, header=False, dtype=types)
     return _arrays(frame, names[1:3], "altitude", road=frame["road"].to_numpy())
 
 
 def _song(stream: IO[bytes]) -> Arrays:
-    """Year of release from 12 means and 78 covariances of timbre.
-
-    The source asks to train on its first 463,715 rows and to test on the others, so that no artist
-    is on both sides: that is standard split 0.
-    """
+    """Predict the year of release from 12 means and 78 covariances of timbre."""
     timbre = [f"mean{j}" for j in range(12)] + [f"covariance{j}" for j in range(78)]
     frame = _numbers(stream, ["year", *timbre], header=False)
-    return _arrays(frame, timbre, "year", test_0=np.arange(_SONG_TRAINING, len(frame)))
+    return _arrays(frame, timbre, "year")
 
 
 _METERS = ["Sub_metering_1", "Sub_metering_2", "Sub_metering_3"]
@@ -242,17 +243,18 @@ _HOUSE = [
 
 
 def _house_electric(stream: IO[bytes]) -> Arrays:
-    r"""Energy that no sub-meter counts, in Wh per minute.
+    r"""Predict the energy that no sub-meter measures, in Wh per minute.
 
     .. math:: y = \tfrac{1000}{60} P_\mathrm{active} - s_1 - s_2 - s_3
 
     from :math:`\tfrac{1000}{60} P_\mathrm{reactive}`, voltage, intensity, the three sub-meters, day
     of the year / 365 and minute of the day / 1440. Minutes with a missing value (``?``) are
-    dropped. Dates are day/month/year, as the source says; the published script leaves the order to
-    pandas.
+    dropped. Dates are day/month/year, as the source says; the published script lets pandas guess
+    the order.
     """
     types: dict[str, Any] = dict.fromkeys(_HOUSE[2:], np.float64)
-    types |= {"Date": "category", "Time": "category"}  # 1442 days and 1440 minutes, many times
+    # There are 1442 distinct days and 1440 distinct minutes.
+    types |= {"Date": "category", "Time": "category"}
     frame = _numbers(stream, _HOUSE, ";", dtype=types, na_values=["?"]).dropna()
     watt_hours = 1000.0 / 60.0
     columns = {
@@ -272,7 +274,7 @@ def _house_electric(stream: IO[bytes]) -> Arrays:
 def _by_category(
     column: pd.Series[Any], function: Callable[[pd.Index[Any]], NDArray[np.float64]]
 ) -> NDArray[np.float64]:
-    """A function of each distinct text, at every row."""
+    """Apply a function to the distinct texts of a column and return one value per row."""
     return function(column.cat.categories)[column.cat.codes.to_numpy()]
 
 
@@ -289,12 +291,12 @@ def _minute_of_day(times: pd.Index[Any]) -> NDArray[np.float64]:
 
 
 def _zip(number: int, name: str, member: str, **rest: Any) -> Recipe:
-    """An archive of the UCI repository, under the name that a browser would save it by."""
+    """Return the recipe of a zip archive of the UCI repository, saved as a browser would."""
     return Recipe(url=f"{_UCI}/{number}/{name}.zip", file=f"{name}.zip", member=member, **rest)
 
 
 def _csv(number: int, name: str, **rest: Any) -> Recipe:
-    """The repository's own ``data.csv``, where its archive holds a spreadsheet."""
+    """Return the recipe of the repository's ``data.csv``; its archive holds a spreadsheet."""
     return Recipe(url=f"{_UCI}/{number}/data.csv", file=f"{name}.csv", member=None, **rest)
 
 
@@ -353,7 +355,7 @@ _NAVAL = (
     "kMt",
 )
 
-#: By the name of the table.
+#: Recipes by the name of the table.
 RECIPES: Mapping[str, Recipe] = {
     "bike": _zip(
         275,
@@ -469,6 +471,7 @@ RECIPES: Mapping[str, Recipe] = {
         d=90,
         y_range=(1922, 2011),
         read=_song,
+        test_from=463_715,  # as the source asks, so that no artist is in both parts
         sha256="06f801af323bb7798e800583acce4ea1ed2697ac12c23f4424aea0a7a3d09e11",
     ),
     "wine": _zip(

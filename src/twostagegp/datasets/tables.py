@@ -1,15 +1,15 @@
 """Tables for regression, read from a folder of ``.npz`` files.
 
-:func:`load` reads a table from a folder that the user has; nothing is downloaded. The folder is
-given, or named by the environment variable ``TWOSTAGEGP_DATA``. In it a table lies at
-``uci_small/<name>.npz`` or ``uci_large/<name>.npz`` (or flat, at ``<name>.npz``) and holds
+:func:`load` reads a table from the user's folder; nothing is downloaded. The folder is given as an
+argument or by the environment variable ``TWOSTAGEGP_DATA``. A table is the file
+``uci_small/<name>.npz`` or ``uci_large/<name>.npz`` (or simply ``<name>.npz``) with the arrays
 
 - ``X`` of shape (n, d) and ``y`` of shape (n,);
-- the standard splits, where the table has any: the test rows of split k as an index array
-  ``test_k``, or as column k of a boolean array ``test_mask``;
-- ``feature_names``, and an array that says which rows belong together, where the table has them.
+- the standard splits, if any: the test rows of split k as an index array ``test_k``, or as column
+  k of a boolean array ``test_mask``;
+- optionally ``feature_names``, and an array of group labels.
 
-Other arrays are left alone.
+Other arrays are ignored.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ FOLDER_VARIABLE = "TWOSTAGEGP_DATA"
 
 
 class DatasetNotFoundError(TwoStageGPError, FileNotFoundError):
-    """No file for the table; the message says where it was looked for, and what to set."""
+    """There is no file for the table; the message names the places searched and what to set."""
 
 
-@dataclass(frozen=True, eq=False)  # eq: arrays have no single truth value to compare by
+@dataclass(frozen=True, eq=False)  # eq=False: == between arrays has no single truth value
 class RegressionData:
     """A table for regression.
 
@@ -59,11 +59,11 @@ class RegressionData:
     y : ndarray of shape (n,), float64
         Target.
     feature_names : tuple of str
-        The source's names where it has any, otherwise ``x0``, ``x1``, ….
+        The names in the source, or ``x0``, ``x1``, … if it has none.
     splits : tuple of ndarray
-        The test rows of each standard split; empty where the table has no standard split.
+        The test rows of each standard split; empty if the table has no standard split.
     groups : ndarray of shape (n,) or None
-        Equal values mark rows that belong together, such as those of one patient.
+        One group label per row, such as the patient; rows of a group are not independent.
 
     Examples
     --------
@@ -87,10 +87,10 @@ class RegressionData:
     groups: NDArray[Any] | None
 
     def split(self, k: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the training and the test rows of standard split k; training is all but test."""
+        """Return the training and the test rows of standard split k."""
         if not 0 <= k < len(self.splits):
             has = f"{len(self.splits)} standard splits" if self.splits else "no standard split"
-            raise IndexError(f"{self.name} has {has}; split {k} was asked for")
+            raise IndexError(f"split {k} does not exist: {self.name} has {has}")
         is_train = np.ones(self.y.shape[0], dtype=bool)
         is_train[self.splits[k]] = False
         return np.flatnonzero(is_train), self.splits[k]
@@ -98,7 +98,7 @@ class RegressionData:
 
 @dataclass(frozen=True)
 class _Source:
-    """Where a table lies, and under which array names."""
+    """The file of a table in the folder, and the names of its arrays."""
 
     file: str
     X: str = "X"
@@ -123,12 +123,12 @@ _SOURCES: Mapping[str, _Source] = {
     **{name: _Source(f"uci_large/{name}.npz") for name in _LARGE},
     "poletele": _Source("uci_large/poletele.npz", groups="subject"),
     "ctslice_part": _Source("uci_large/ctslice_part.npz", groups="patient"),
-    # The same household in July 2010: test rows under a seasonal shift for the winter part above.
+    # The same household in July 2010: a seasonal shift from the winter months of the part above.
     "house_electric_july2010": _Source(
         "uci_large/house_electric_part.npz", X="X_july2010", y="y_july2010"
     ),
 }
-#: The whole of tables of which the benchmarks have a part; :func:`twostagegp.datasets.fetch` makes
+#: Complete tables of which the benchmarks use a part; :func:`twostagegp.datasets.fetch` writes
 #: them.
 FULL: Mapping[str, _Source] = {
     "song": _Source("uci_large/song.npz"),
@@ -141,7 +141,7 @@ FULL: Mapping[str, _Source] = {
 def names() -> list[str]:
     """List the tables of the benchmarks, in alphabetical order.
 
-    :func:`load` reads these, and the ones of :func:`twostagegp.datasets.fetchable`.
+    :func:`load` reads these and those of :func:`twostagegp.datasets.fetchable`.
 
     Examples
     --------
@@ -157,17 +157,17 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> RegressionD
     Parameters
     ----------
     name : str
-        One of :func:`names`, or of :func:`twostagegp.datasets.fetchable`.
+        One of :func:`names` or of :func:`twostagegp.datasets.fetchable`.
     folder : path-like, optional
         The data folder; by default the one that ``TWOSTAGEGP_DATA`` names.
 
     Raises
     ------
     InputError
-        For an unknown name, with the nearest known ones, and for a file whose arrays do not fit;
-        it is a ValueError too.
+        If the name is unknown (the message suggests similar ones), or the arrays of the file do
+        not fit together. It is a ValueError.
     DatasetNotFoundError
-        Where no folder is known, or the file is not in it.
+        If no folder is given, or the file is not in it.
 
     Examples
     --------
@@ -179,15 +179,15 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> RegressionD
     source = _source(name)
     path = _find(source.file, name, folder)
     try:
-        # Opened here: where the file is damaged, NumPy does not close it.
+        # Opened here because NumPy does not close a damaged file.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return _read(name, source, arrays, path)
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise InputError(f"{path} is damaged ({error}): replace it, or delete it.") from error
+        raise InputError(f"{path} is damaged ({error}): replace or delete it.") from error
 
 
 def own_file(name: str, folder: Path) -> tuple[Path, bool]:
-    """Where the table lies in a folder, or would lie, and whether it is there."""
+    """Return the path of a table in a folder, and whether the file exists."""
     try:
         return _find(_source(name).file, name, folder), True
     except DatasetNotFoundError:
@@ -195,12 +195,12 @@ def own_file(name: str, folder: Path) -> tuple[Path, bool]:
 
 
 def unknown_name(name: str, known: Iterable[str]) -> str:
-    """What to say about a name that is none of ours, with the nearest that are."""
+    """Return the error message for an unknown name, with the most similar known ones."""
     near = difflib.get_close_matches(name, sorted(known), n=3)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     return (
-        f"unknown table {name!r}; {hint}datasets.names() lists all of the benchmarks, "
-        "datasets.fetchable() all that can be downloaded"
+        f"unknown table {name!r}; {hint}datasets.names() lists the tables of the benchmarks, "
+        "datasets.fetchable() those that can be downloaded"
     )
 
 
@@ -234,13 +234,13 @@ def _read(
     X = np.asarray(arrays[source.X], dtype=np.float64)
     y = np.asarray(arrays[source.y], dtype=np.float64)
     if X.ndim != 2 or y.shape != X.shape[:1]:
-        raise InputError(f"{path}: X {X.shape} and y {y.shape} do not make a table")
+        raise InputError(f"{path}: X of shape {X.shape} does not fit y of shape {y.shape}")
     return RegressionData(
         name=name,
         X=X,
         y=y,
         feature_names=_feature_names(arrays, X.shape[1], path),
-        # The splits of a file are those of its main table.
+        # The splits in a file belong to its main table.
         splits=_splits(arrays, y.shape[0], path) if source.X == "X" else (),
         groups=np.asarray(arrays[source.groups]) if source.groups else None,
     )
@@ -259,13 +259,13 @@ def _splits(arrays: Mapping[str, NDArray[Any]], n: int, path: Path) -> tuple[NDA
     if "test_mask" in arrays:
         mask = np.asarray(arrays["test_mask"], dtype=bool)
         if mask.ndim != 2 or mask.shape[0] != n:
-            raise InputError(f"{path}: test_mask {mask.shape} does not fit {n} rows")
+            raise InputError(f"{path}: test_mask of shape {mask.shape} does not fit {n} rows")
         return tuple(np.flatnonzero(column) for column in mask.T)
     splits: list[NDArray[np.intp]] = []
-    # Counted up, as the order of the names in the file is alphabetical: test_10 before test_2.
+    # By number: the names in the file are in alphabetical order, test_10 before test_2.
     while (key := f"test_{len(splits)}") in arrays:
         rows = np.asarray(arrays[key], dtype=np.intp)
         if rows.size and not (rows.min() >= 0 and rows.max() < n):
-            raise InputError(f"{path}: {key} names rows outside the table's {n}")
+            raise InputError(f"{path}: {key} has indices outside of the {n} rows")
         splits.append(rows)
     return tuple(splits)

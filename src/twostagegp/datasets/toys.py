@@ -1,4 +1,4 @@
-"""The two one-dimensional functions of the paper's Figures 2 and 6."""
+"""The one-dimensional functions of the paper's Figures 2 and 6."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def toy(
         raise InputError(f"kind must be 'sine' or 'power', got {kind!r}")
     if n < 1:
         raise InputError(f"n must be at least 1, got {n}")
-    if not noise >= 0.0:  # written so that NaN is caught too
+    if not noise >= 0.0:  # also True for NaN
         raise InputError(f"noise must not be negative, got {noise}")
     rng = np.random.default_rng(random_state)
     x = rng.uniform(-5.0, 5.0, size=n)

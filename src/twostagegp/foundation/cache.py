@@ -14,18 +14,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import uuid
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twostagegp.errors import InputError, TwoStageGPWarning
+from twostagegp.runtime.files import write_atomically
 
 __all__ = ["FeatureCache", "digest"]
 
@@ -66,7 +66,7 @@ class FeatureCache:
             self.folder.mkdir(parents=True, exist_ok=True)
             description = self.folder / "settings.json"
             if not description.exists():  # for a reader who wonders what a folder is
-                _write_whole(description, lambda file: file.write(text.encode()))
+                write_atomically(description, lambda file: file.write(text.encode()))
         except OSError as error:
             raise InputError(
                 f"cache_dir={str(root)!r} cannot be written to ({error}). Give a folder that can, "
@@ -101,7 +101,7 @@ class FeatureCache:
         names = np.array(keys, dtype="S")
         path = self.folder / f"{digest(key.encode() for key in keys)}.npz"
         try:
-            _write_whole(path, lambda file: np.savez(file, keys=names, features=features))
+            write_atomically(path, lambda file: np.savez(file, keys=names, features=features))
         except OSError as error:
             # Hours of encoding must not be lost to a full disk.
             warnings.warn(
@@ -123,14 +123,3 @@ def _read(path: Path, wanted: set[str]) -> dict[str, NDArray[Any]]:
     if features.ndim != 2 or len(features) != len(keys):
         raise ValueError(f"features have shape {features.shape} for {len(keys)} keys")
     return {key: features[i] for key, i in places}
-
-
-def _write_whole(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
-    """Write a file under a passing name and rename it, which no interruption can cut in two."""
-    passing = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with open(passing, "wb") as file:
-            fill(file)
-        os.replace(passing, path)
-    finally:
-        passing.unlink(missing_ok=True)

