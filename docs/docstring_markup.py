@@ -26,7 +26,7 @@ _REFERENCE = re.compile(r":(?:func|class|mod|meth|attr|data):`(?:~(?:\w+\.)*)?([
 
 
 def translate(text: str) -> str:
-    """A docstring with its formulas as MathML and its references as code."""
+    """Return a docstring with formulas as MathML and references as code."""
     text = _BLOCK.sub(_block, text)
     text = _INLINE.sub(lambda found: convert(found[1]), text)
     return _REFERENCE.sub(r"`\1`", text)
@@ -40,7 +40,7 @@ def _block(found: re.Match[str]) -> str:
 
 
 class DocstringMarkup(griffe.Extension):
-    """Translate every docstring that is loaded."""
+    """Translates every docstring that griffe loads."""
 
     def on_object(self, *, obj: Any, **_: Any) -> None:
         if obj.docstring is not None:

@@ -1,7 +1,7 @@
 """Draw the pictures of the documentation: ``python docs/make_pictures.py``.
 
-Runs every script of docs/gallery and puts what it draws into docs/pictures. With Chromium on this
-computer it also writes a report page and takes a picture of its top, docs/pictures/report.png.
+Runs every script of docs/gallery and saves its figure in docs/pictures. If Chromium is installed,
+it also writes a report page and saves a picture of its top as docs/pictures/report.png.
 """
 
 import runpy
@@ -16,16 +16,16 @@ from twostagegp import TwoStageGPRegressor
 from twostagegp.report import write_report
 
 DOCS = Path(__file__).parent
-#: Maps are many small squares: as dots they are smaller.
-DOTS = {"maps"}
+#: Pictures saved as PNG: maps consist of many small squares, which would be large as SVG.
+AS_PNG = {"maps"}
 
 
 def draw_gallery() -> None:
-    """One picture for each script."""
+    """Run every script and save its figure."""
     for script in sorted((DOCS / "gallery").glob("*.py")):
         figure = runpy.run_path(str(script))["draw"]()
         with matplotlib.rc_context({"svg.hashsalt": "twostagegp", "svg.fonttype": "path"}):
-            if script.stem in DOTS:
+            if script.stem in AS_PNG:
                 figure.savefig(DOCS / "pictures" / f"{script.stem}.png", dpi=80)
             else:
                 file = DOCS / "pictures" / f"{script.stem}.svg"
@@ -33,7 +33,7 @@ def draw_gallery() -> None:
 
 
 def photograph_report() -> None:
-    """The top of a report page as a reader sees it."""
+    """Write a report page and save a picture of its top."""
     chromium = next(filter(None, map(shutil.which, ("chromium", "chrome"))), None)
     if chromium is None:
         return

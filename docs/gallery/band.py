@@ -1,4 +1,4 @@
-"""One input: the prediction with its band, and the training rows."""
+"""One input: the prediction with its interval, and the training rows."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from twostagegp import TwoStageGPRegressor
 
 
 def draw():
-    """Noise that grows with x, and a band that knows it."""
+    """Draw a table whose noise grows with x, and an interval that widens accordingly."""
     rng = np.random.default_rng(0)
     x = np.sort(rng.uniform(0.0, 10.0, 120))
     y = np.sin(x) + (0.05 + 0.05 * x) * rng.normal(size=120)

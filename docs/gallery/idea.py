@@ -1,4 +1,4 @@
-"""The three parts, one picture each: mean, variance of what is left, calibration."""
+"""The three parts of a model: the mean, the variance of its residuals, the calibration."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -8,14 +8,14 @@ from twostagegp.plotting import INK, MODEL, MUTED, TRUTH, plot_band, plot_pit, t
 
 
 def table(n, seed):
-    """A wave whose noise grows to the right."""
+    """Return n rows of a wave whose noise grows with x."""
     rng = np.random.default_rng(seed)
     x = np.sort(rng.uniform(0.0, 6.0, n))
     return x[:, None], np.sin(2.0 * x) + 0.5 * x + (0.05 + 0.1 * x) * rng.normal(size=n)
 
 
 def draw():
-    """Four panels: the mean, held-out residuals with the band of the variance, both, the check."""
+    """Draw the mean, the held-out residuals with the interval, both together, and the check."""
     X, y = table(120, 0)
     new, outcome = table(2000, 1)
     model = TwoStageGPRegressor(kernels=("rbf", "matern32"), random_state=0).fit(X, y)

@@ -1,4 +1,4 @@
-"""Which kernel? Scores on common subsamples, best on top."""
+"""Scores of several kernels on common subsamples, best on top."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from twostagegp import search_kernel
 
 
 def draw():
-    """A function with a kink: neither the smoothest kernel nor the roughest."""
+    """Search a kernel for a function with a kink: neither the smoothest nor the roughest wins."""
     rng = np.random.default_rng(0)
     X = rng.uniform(-3.0, 3.0, size=(150, 1))
     y = np.abs(X[:, 0]) + 0.05 * rng.normal(size=150)

@@ -7,7 +7,7 @@ from twostagegp import ExactGPRegressor
 
 
 def draw():
-    """No training rows in one corner: the standard deviation says so."""
+    """Draw a table without training rows in one corner, where the standard deviation is large."""
     rng = np.random.default_rng(0)
     X = pd.DataFrame(rng.uniform(0.0, 1.0, size=(120, 2)), columns=["longitude", "latitude"])
     X = X[(X["longitude"] < 0.6) | (X["latitude"] < 0.6)]

@@ -1,4 +1,4 @@
-"""Many inputs: slices along those that matter most, categories and dates by their own names."""
+"""Many inputs: slices along the most important ones, with names of categories and dates."""
 
 import numpy as np
 import pandas as pd
@@ -7,7 +7,7 @@ from twostagegp import ExactGPRegressor
 
 
 def houses(n=200, seed=0):
-    """A small table of houses and their prices, made up."""
+    """Return an artificial table of houses and their prices."""
     rng = np.random.default_rng(seed)
     states = ["poor", "fair", "good"]
     X = pd.DataFrame(

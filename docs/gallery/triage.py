@@ -1,4 +1,4 @@
-"""Classes: do the probabilities hold, and what is left if the least certain go to a person?"""
+"""Classes: calibration of the probabilities, and error rate against share of decided rows."""
 
 from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import train_test_split
@@ -7,7 +7,7 @@ from twostagegp import TwoStageGPClassifier
 
 
 def draw():
-    """Reliability, and the error rate of the most certain answers."""
+    """Draw the reliability diagram and the risk-coverage curve."""
     X, y = load_breast_cancer(return_X_y=True, as_frame=True)
     columns = ["mean radius", "mean texture", "mean smoothness", "mean symmetry"]
     names = y.map({0: "malignant", 1: "benign"})
