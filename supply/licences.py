@@ -36,14 +36,14 @@ PAGE = ROOT / "docs" / "licences.md"
 _NOT_PERMISSIVE = re.compile(r"GPL|MPL|Mozilla|EPL|CDDL|Proprietary|not stated")
 _HEAD = """# Licences
 
-What `pip install twostagegp` brings, and each of its extras, with the licence that the package
-states. **Bold** names are those that `pyproject.toml` asks for; the others come with them.
-`twostagegp[cli]` also brings what `datasets` and `files` bring, and `dev` everything but `peers`.
+The packages that `pip install twostagegp` and each of its extras install, with the licences that
+they state. **Bold** packages are named in `pyproject.toml`; the others are dependencies of these.
+`twostagegp[cli]` includes `datasets` and `files`, and `dev` includes everything but `peers`.
 twostagegp itself is under the MIT licence.
 
-`python -m supply.licences` writes this page, from packages that are installed on Linux with a build
-of torch for CPUs. torch's build for NVIDIA cards also brings the libraries in `supply/cuda.lock`,
-most of them under NVIDIA's own terms.
+`python -m supply.licences` writes this page from the packages that are installed on Linux with the
+CPU build of torch. The CUDA build of torch also installs the libraries in `supply/cuda.lock`, most
+of them under NVIDIA's own terms.
 """
 
 
@@ -151,7 +151,7 @@ def page(packages: Mapping[str, Needed]) -> str:
 
 def _summary(packages: Mapping[str, Needed]) -> list[str]:
     """How many packages each part brings, and which are not under a permissive licence."""
-    rows = ["| part | packages | copyleft, proprietary or not stated |", "|---|---|---|"]
+    rows = ["| part | number of packages | copyleft, proprietary or not stated |", "|---|---|---|"]
     parts = {part for package in packages.values() for part in package.parts}
     for part in sorted(parts, key=lambda part: (part != "core", part)):
         names = [name for name, package in packages.items() if part in package.parts]
