@@ -1,1 +1,1 @@
-"""Where the packages come from: locks with hashes, licences, versions that were really tried."""
+"""Programs about the project: locks, licences, versions tried, coverage, counts."""

@@ -1,11 +1,12 @@
-"""Versions that were tried: the core of the tests in an environment, and a row of how it went.
+"""Run the core of the tests in another environment, and record the versions and the result.
 
     python -m supply.compat --python .venv/bin/python --name "the lock"
     python -m supply.compat --python .venv-minimum/bin/python --name constraints-minimum.txt
 
 runs the tests below with an interpreter that has the packages to be tried, and writes versions and
-counts into ``docs/compatibility.md``, in the place of an earlier row with the same name and Python.
-The page says how to make such environments. Nothing in the table is typed by hand.
+counts into ``docs/compatibility.md``. The row replaces an earlier one with the same name and Python
+version. It exits with an error if a test failed. The page says how to make such environments.
+Nothing in the table is typed by hand.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
-
-from benchmarks._store import write_whole
 
 __all__ = ["PACKAGES", "TESTS", "main", "with_row"]
 
@@ -54,7 +53,7 @@ print(json.dumps([platform.python_version(), *map(of, {names!r})]))
 
 
 def with_row(page: str, row: Sequence[str]) -> str:
-    """A page with a row in its table, in the place of one with the same first two cells.
+    """Return a page with a row in its table; it replaces a row with the same first two cells.
 
     Examples
     --------
@@ -73,24 +72,24 @@ def with_row(page: str, row: Sequence[str]) -> str:
 
 
 def versions(python: str) -> list[str]:
-    """The versions of Python and of the packages of an environment."""
+    """Return the versions of Python and of ``PACKAGES`` in an environment."""
     program = _ASK.format(names=PACKAGES)
     done = subprocess.run([python, "-c", program], check=True, capture_output=True, text=True)
     return json.loads(done.stdout)
 
 
 def counts(python: str, tests: Sequence[str]) -> list[str]:
-    """How many of the tests passed, failed and were skipped there."""
+    """Return how many tests passed, failed and were skipped in an environment."""
     paths = [str(ROOT / "tests" / name) for name in tests]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
-        # What old packages say about newer ones is no fault of ours: warnings are no errors here.
+        # Old packages warn about newer ones, which we cannot change: warnings are not errors here.
         command += ["-o", "filterwarnings=default", "--disable-warnings"]
         subprocess.run([*command, *paths], cwd=ROOT, env=environment)
         if not report.exists():
-            raise SystemExit(f"{python} could not run the tests; its words are above.")
+            raise SystemExit(f"{python} could not run the tests; its output is above.")
         suite = ElementTree.parse(report).getroot().find("testsuite")
     assert suite is not None
     total, *others = (int(suite.attrib[k]) for k in ("tests", "failures", "errors", "skipped"))
@@ -99,11 +98,11 @@ def counts(python: str, tests: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the tests and write the row."""
+    """Run the tests and write the row; exit with an error if a test failed."""
     parser = argparse.ArgumentParser(description="Try an environment; write docs/compatibility.md.")
     parser.add_argument("--python", required=True, help="the interpreter of the environment")
-    parser.add_argument("--name", required=True, help="what its versions come from")
-    parser.add_argument("--tests", default=",".join(TESTS), help="files in tests/, with commas")
+    parser.add_argument("--name", required=True, help="where its versions come from")
+    parser.add_argument("--tests", default=",".join(TESTS), help="files in tests/, comma-separated")
     options = parser.parse_args(arguments)
     if re.search(r"[|\n]", options.name):
         parser.error(f"--name {options.name!r} does not fit into a table.")
@@ -111,8 +110,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ran = counts(options.python, options.tests.split(","))
     tests = options.tests.replace("test_", "").replace(".py", "").replace(",", ", ")
     row = [options.name, python, *packages, *ran, tests]
-    write_whole(PAGE, with_row(PAGE.read_text(encoding="utf-8"), row))
+    PAGE.write_text(with_row(PAGE.read_text(encoding="utf-8"), row), encoding="utf-8")
     print(" ".join(row))
+    if ran[1] != "0":
+        raise SystemExit(f"{ran[1]} tests failed.")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""The licences of everything that ``pip install twostagegp`` can bring.
+"""List the licences of every package that ``pip install twostagegp`` can install.
 
 A package is needed by the core or by an extra: directly, because ``pyproject.toml`` names it, or
 because another needed package names it. Names and licences are read from the metadata of installed
-packages; what is believed is, in this order, ``License-Expression``, the classifiers, ``License``
-and the first line of the licence's file.
-What a marker excludes on this computer (another system, another Python) is not followed.
+packages: the first of ``License-Expression``, the classifiers, ``License`` and the first line of
+the licence's file that is given. Requirements that a marker excludes on this computer (another
+system, another Python version) are not followed.
 
     python -m supply.licences --path .venv-peers/lib/python3.11/site-packages
 
@@ -27,8 +27,6 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from benchmarks._store import write_whole
-
 __all__ = ["Needed", "direct", "licence", "main", "needed", "page"]
 
 ROOT = Path(__file__).parent.parent
@@ -49,14 +47,17 @@ of them under NVIDIA's own terms.
 
 @dataclass
 class Needed:
-    """A package, and the parts of ``pyproject.toml`` that need it."""
+    """A package, and the parts of ``pyproject.toml`` that need it.
+
+    ``parts`` maps ``"core"`` or the name of an extra to whether it names the package itself.
+    """
 
     distribution: Distribution
-    parts: dict[str, bool] = field(default_factory=dict)  # part: is it named there?
+    parts: dict[str, bool] = field(default_factory=dict)
 
 
 def direct(project: Mapping[str, Any]) -> dict[str, list[Requirement]]:
-    """What the core and each extra name; an extra's own extras are listed by themselves.
+    """Return the requirements of the core and of each extra, without extras of this package.
 
     Examples
     --------
@@ -74,7 +75,7 @@ def direct(project: Mapping[str, Any]) -> dict[str, list[Requirement]]:
 
 
 def licence(distribution: Distribution) -> str:
-    """What the metadata says, in few words; the title of the licence's file where it says nothing.
+    """Return the licence by the metadata, or else the title of the licence's file.
 
     Examples
     --------
@@ -96,7 +97,7 @@ def licence(distribution: Distribution) -> str:
 
 
 def _title(distribution: Distribution) -> str:
-    """The first line of the licence's file."""
+    """Return the first line of the licence's file, or an empty string."""
     for file in distribution.files or []:
         if re.match(r"(LICEN[CS]E|COPYING)", file.name):
             text = file.read_text().strip()
@@ -105,7 +106,7 @@ def _title(distribution: Distribution) -> str:
 
 
 def needed(asked: Mapping[str, Sequence[Requirement]], path: Sequence[str]) -> dict[str, Needed]:
-    """Every package that the parts need, by name; a missing one is an error that names it."""
+    """Return every package that the parts need, by name; exit if one is not installed."""
     found = {canonicalize_name(d.metadata["Name"]): d for d in distributions(path=list(path))}
     packages: dict[str, Needed] = {}
     for part, requirements in asked.items():
@@ -137,7 +138,7 @@ def _closure(
 
 
 def page(packages: Mapping[str, Needed]) -> str:
-    """The page, Markdown."""
+    """Return the page in Markdown."""
     rows = ["| package | version read | licence | needed by |", "|---|---|---|---|"]
     for name in sorted(packages):
         package = packages[name]
@@ -163,13 +164,15 @@ def _summary(packages: Mapping[str, Needed]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description="Write docs/licences.md.")
-    parser.add_argument("--path", action="append", default=[], help="a further site-packages")
+    parser.add_argument(
+        "--path", action="append", default=[], help="a further site-packages folder"
+    )
     options = parser.parse_args(arguments)
     for folder in options.path:
         if not Path(folder).is_dir():
-            parser.error(f"--path {folder} is no folder.")
+            parser.error(f"--path {folder} is not a folder.")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    write_whole(PAGE, page(needed(direct(project), [*options.path, *sys.path])))
+    PAGE.write_text(page(needed(direct(project), [*options.path, *sys.path])), encoding="utf-8")
     print(PAGE.relative_to(ROOT))
 
 

@@ -1,20 +1,20 @@
-"""The locks: every package that the tests need, at one version, with the hashes of its files.
+"""Write the locks: every package that the tests need, at one version, with hashes of its files.
 
-``supply/dev.lock`` is ``twostagegp[dev]`` for every platform and Python version at once: a line
-that is not for all of them carries a marker. It holds the hashes of all the files of a version, so
-that pip checks whichever it takes. The libraries that
-torch asks for in its build for NVIDIA cards are gigabytes and of no use to the other builds; they
-stand in ``supply/cuda.lock``, and the Makefile installs them where torch asks for them.
+``supply/dev.lock`` is ``twostagegp[dev]`` for every platform and Python version: a line that is not
+for all of them has a marker. It has the hashes of all files of a version, so that pip can check
+whichever file it takes. torch's build for NVIDIA cards requires gigabytes of libraries that the
+other builds do not use; these are in ``supply/cuda.lock``, and the Makefile installs them only if
+the installed torch requires them.
 
-torch is published twice under one number: on the package index, for Linux with those libraries,
-and by its authors as a build for CPUs, ``2.13.0+cpu``. ``supply/cpu.lock`` has the hashes of every
-file of the second that a run of this program was offered; a later run keeps them for as long as
-the version is the same. The Makefile tries it first, because pip, once it has hashes, prefers the
-files whose hash the index states to those in a folder, and would take gigabytes for nothing.
+torch is published twice under one version number: on the package index, for Linux with those
+libraries, and by its authors as a build for CPUs, ``2.13.0+cpu``. ``supply/cpu.lock`` has the
+hashes of the CPU builds that pip found when this program ran; a later run keeps them as long as
+the version is the same. The Makefile tries this lock first, because pip prefers a file whose hash
+the index states to a file in a folder, and would download gigabytes that nothing uses.
 
-    make lock        # or, where uv is installed: python -m supply.lock
+    make lock        # or, if uv is installed: python -m supply.lock
 
-No address of an index is written: pip looks where it is told to look, and the hashes decide.
+The locks name no index: pip looks where its configuration says, and the hashes decide.
 """
 
 from __future__ import annotations
@@ -26,25 +26,23 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks._store import write_whole
-
 __all__ = ["CPU", "CUDA", "DEV", "Lock", "main", "read_lock", "show", "split"]
 
 ROOT = Path(__file__).parent.parent
 DEV = ROOT / "supply" / "dev.lock"
 CUDA = ROOT / "supply" / "cuda.lock"
 CPU = ROOT / "supply" / "cpu.lock"
-HEAD = "# Made by `make lock`; docs/dependencies.md says how it is used. Not to be edited.\n"
+HEAD = "# Made by `make lock`; docs/dependencies.md says how it is used. Do not edit.\n"
 _CUDA_NAMES = re.compile(r"nvidia-|cuda-|triton$")
 _HASH = re.compile(r"--hash=(sha256:[0-9a-f]{64})")
 _NAME = re.compile(r"(?P<name>[\w.-]+)==(?P<version>[^\s;\\]+)")
 
-#: From a line such as ``torch==2.13.0`` or ``zipp==4.1 ; python_version < "3.12"`` to hashes.
+#: Maps a line such as ``torch==2.13.0`` or ``zipp==4.1 ; python_version < "3.12"`` to hashes.
 Lock = dict[str, list[str]]
 
 
 def read_lock(text: str) -> Lock:
-    """The lines of a lock, with the hashes of each.
+    """Return the lines of a lock, each with its hashes.
 
     Examples
     --------
@@ -57,13 +55,13 @@ def read_lock(text: str) -> Lock:
 
 
 def show(lock: Lock) -> str:
-    """The text of a lock, which `read_lock` reads."""
+    """Return the text of a lock, which `read_lock` reads."""
     entries = (" \\\n    ".join([line, *map("--hash={}".format, lock[line])]) for line in lock)
     return HEAD + "".join(f"{entry}\n" for entry in entries)
 
 
 def split(lock: Lock) -> tuple[Lock, Lock]:
-    """What everybody needs, and what only torch's build for NVIDIA cards asks for.
+    """Return the packages that all builds need, and those of torch's build for NVIDIA cards.
 
     Examples
     --------
@@ -77,14 +75,14 @@ def split(lock: Lock) -> tuple[Lock, Lock]:
 
 
 def name_and_version(line: str) -> tuple[str, str]:
-    """``("zipp", "4.1")`` of ``zipp==4.1 ; python_version < "3.12"``."""
+    """Return ``("zipp", "4.1")`` for ``zipp==4.1 ; python_version < "3.12"``."""
     if not (found := _NAME.match(line)):
-        raise SystemExit(f"{line!r} pins no version: a lock has lines such as torch==2.13.0.")
+        raise SystemExit(f"{line!r} pins no version; expected a line such as torch==2.13.0.")
     return found["name"], found["version"]
 
 
 def _resolve() -> Lock:
-    """Ask uv for versions that fit together everywhere, and for the hashes of their files."""
+    """Ask uv for versions that are compatible on every platform, and for their hashes."""
     # fmt: off
     command = [
         sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal",
@@ -95,12 +93,12 @@ def _resolve() -> Lock:
     # fmt: on
     done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
     if done.returncode:
-        raise SystemExit(f"uv found no versions that fit together:\n{done.stderr}")
+        raise SystemExit(f"uv found no compatible versions:\n{done.stderr}")
     return read_lock(done.stdout)
 
 
 def _offered_here(requirement: str) -> set[str]:
-    """The hash of the file that pip takes for a requirement on this computer, if there is one."""
+    """Return the hash of the file that pip downloads for a requirement; empty if it finds none."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
         subprocess.run([*command, "--dest", folder, requirement], capture_output=True)
@@ -109,7 +107,7 @@ def _offered_here(requirement: str) -> set[str]:
 
 
 def _for_cpus(lock: Lock) -> Lock:
-    """The build of torch for CPUs: the hashes that were known, and the one that is offered here."""
+    """Return the lock of torch for CPUs: the known hashes, and that of the file pip finds now."""
     pins = (f"{name}=={version}+cpu" for name, version in map(name_and_version, lock)
             if name == "torch")  # fmt: skip
     known = read_lock(CPU.read_text(encoding="utf-8")) if CPU.exists() else {}
@@ -120,7 +118,7 @@ def main() -> None:
     """Write the locks."""
     lock = _resolve()
     for path, part in zip((DEV, CUDA, CPU), (*split(lock), _for_cpus(lock)), strict=True):
-        write_whole(path, show(part))
+        path.write_text(show(part), encoding="utf-8")
         print(f"{path.relative_to(ROOT)}: {len(part)} lines")
 
 

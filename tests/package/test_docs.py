@@ -20,7 +20,7 @@ NEEDS = {
     "dask.md": ("dask", "distributed"),
     "optuna.md": ("botorch", "optuna"),
 }
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md"))]
 #: Pages whose blocks take longest.
 LONG = ("calibration.md", "triage.md")
 

@@ -1,7 +1,9 @@
-"""Locks, licences and the package itself: what is written down agrees with ``pyproject.toml``."""
+"""Locks, licences, workflows and counts agree with ``pyproject.toml`` and with the source."""
 
+import json
 import re
 import sys
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -11,8 +13,11 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import twostagegp
+from supply.covered import main as check_coverage
+from supply.house import constants, private_accesses
 from supply.licences import direct, needed, page
 from supply.lock import CPU, CUDA, DEV, name_and_version, read_lock, show, split
+from supply.passed_files import files_passed
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -92,3 +97,55 @@ def test_the_minimum_constraints_are_the_lower_bounds():
 def test_the_citation_names_the_version_of_the_package():
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.findall(r"^version: (.+)$", citation, re.MULTILINE) == [twostagegp.__version__]
+
+
+def test_the_workflow_runs_every_python_version_of_the_classifiers():
+    yaml = pytest.importorskip("yaml")
+    text = (ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8")
+    run = yaml.safe_load(text)["jobs"]["test"]["strategy"]["matrix"]["python"]
+    named = [c.rsplit(" ", 1)[-1] for c in PROJECT["classifiers"] if "Python :: 3." in c]
+    assert run == named
+
+
+def coverage_report(covered):
+    counts = {"num_statements": 100, "covered_lines": covered}
+    counts |= {"num_branches": 100, "covered_branches": covered}
+    return {"files": {"src/twostagegp/errors.py": {"summary": counts}}}
+
+
+def test_the_coverage_gate_fails_below_and_passes_at_its_level(tmp_path):
+    report = tmp_path / "coverage.json"
+    report.write_text(json.dumps(coverage_report(90)), encoding="utf-8")
+    check_coverage([str(report), "--lines", "90", "--branches", "90"])
+    with pytest.raises(SystemExit, match=r"90\.00 % of the branches; the gate is 90\.1 %"):
+        check_coverage([str(report), "--lines", "90", "--branches", "90.1"])
+
+
+def test_constants_are_numbers_in_capitals_at_the_top_of_a_module():
+    source = """
+    FEW, MANY = 3, 1 << 30
+    _SHARE: float = 0.5
+    STEPS = {1: 2.0, 3: -4.0}
+    NAMES = ("a", "b")
+    COMPUTED = len(NAMES)
+    FLAG = True
+    lower = 1
+    class Settings:
+        ROWS = 3
+    """
+    assert constants(textwrap.dedent(source)) == ["FEW", "MANY", "_SHARE", "STEPS"]
+
+
+def test_private_accesses_are_counted_across_packages_only():
+    sources = {
+        "a/x.py": "class A:\n    def __init__(self): self._n = 1\ndef _help(): ...\n",
+        "a/y.py": "a._n",
+        "b/z.py": "from a.x import _help\na._n\nself._n\ntorch._C\n__name__\na.__dict__",
+        "c/own.py": "class C:\n    _n: int = 0\n\nC()._n",
+    }
+    assert private_accesses(sources) == ["b/z.py:1 _help", "b/z.py:2 _n"]
+
+
+def test_the_files_that_a_call_passes_through_are_those_where_a_function_runs():
+    passed = files_passed(lambda: name_and_version("zipp==4.1"), ROOT / "supply")
+    assert passed == ["lock.py"]
