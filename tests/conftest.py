@@ -1,6 +1,7 @@
 """Fixtures of the tests of the method for large tables, by topic in ``test_neighbor_*.py``."""
 
 import pytest
+from hypothesis import settings
 from neighbor_fits import TREES, Witness, table
 
 from twostagegp import TwoStageGPRegressor
@@ -9,6 +10,10 @@ from twostagegp.kernels import WrappedKernel
 from twostagegp.pipeline.mean import neighbor_build as neighbor_stages
 from twostagegp.search import stages
 from twostagegp.training.neighbor_schedule import Schedule
+
+# The default limit per example (200 ms) fails on a busy machine; `make test` limits whole tests.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 @pytest.fixture
