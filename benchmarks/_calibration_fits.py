@@ -127,7 +127,7 @@ def _three_scores(
     model = TwoStageGPRegressor(method=method, random_state=seed)
     with Timed() as took:
         model.fit(X, y)
-    fit = model._fits[0]
+    fit = model.fitted_.fits[0]
     chosen = _calibrations(fit.calibration)
     moments: dict[str, Any] = {}
     seconds: dict[str, list[float]] = {"local": [], "scale": []}

@@ -110,7 +110,7 @@ def _change(parent: Any, key: Any, draw: random.Random, piece: Callable[[], Any]
     elif kind < 0.95 and isinstance(parent, list):
         parent.insert(key, draw.choice(parent))
     elif isinstance(parent, dict):
-        parent[draw.choice(("__class__", "__init__", "__dict__", "x", "_fits"))] = value(draw)
+        parent[draw.choice(("__class__", "__init__", "__dict__", "x", "fitted_"))] = value(draw)
     else:
         parent[key] = [parent[key]] * draw.choice((0, 1, 2, 1000))
 

@@ -164,7 +164,7 @@ def _scores(data: RegressionData, fitted: Rows, held: Rows, place: int) -> Recor
     atoms = largest_atom(data.y) > ATOM_SHARE
     scores = {}
     for name, by_variant in found.items():
-        model._fits[0].calibration = by_variant
+        model.fitted_.fits[0].calibration = by_variant
         moments = model.predict(data.X[held], return_std=True)
         each = distribution_scores(model, moments, data.X[held], data.y[held], y, atoms, place)
         scores[name] = {score: each[score] for score in SCORES}

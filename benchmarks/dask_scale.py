@@ -40,6 +40,7 @@ from twostagegp import TwoStageGPRegressor, metrics
 from twostagegp.data.rows import Rows, merge_rows
 from twostagegp.distributed.parts import with_posteriors
 from twostagegp.engines.neighbors.engine import NeighborEngine, NeighborPosterior
+from twostagegp.estimators.prediction import encoded_inputs
 
 __all__ = ["in_memory", "main", "measure", "report", "write_parts"]
 
@@ -150,8 +151,8 @@ def _large(folder: Path) -> Record:
     return {
         "fit_wall": fitting.wall,
         "fit_seconds": dict(model.fit_report_.seconds),
-        "shards": len(model._shards.lazy),
-        "metrics": len(model._shards.plan.metrics),
+        "shards": len(model.fitted_.remote.lazy),
+        "metrics": len(model.fitted_.remote.plan.metrics),
         "mean": model.fit_report_.mean,
         "predict_wall": predicting.wall,
         "answers": len(read),
@@ -183,12 +184,11 @@ def _equal(folder: Path, rows: int) -> Record:
 def in_memory(model: Any, X: Any, y: Array) -> Any:
     """The same model with these rows in one place, in the sample's units."""
     local = copy(model)
-    local._shards = None
-    numbers = model._inputs(X)
+    numbers = encoded_inputs(model, X)
     targets = np.asarray(y, dtype=np.float64).reshape(len(numbers), -1)
-    local._fits = []
-    for fit, data, column in zip(model._fits, model._data, targets.T, strict=True):
-        scaling = data.scaling
+    made = []
+    for target, column in zip(model.fitted_.targets, targets.T, strict=True):
+        fit, scaling = target.fit, target.data.scaling
         merged = merge_rows(numbers[:, scaling.columns], column)
         own = replace(scaling, columns=np.arange(len(scaling.columns)))
         Z = torch.as_tensor(own.inputs(merged.X))
@@ -197,7 +197,8 @@ def in_memory(model: Any, X: Any, y: Array) -> Any:
         t = torch.as_tensor((merged.t - scaling.y_mean) / scaling.y_scale)
         c = torch.as_tensor(merged.c)
         rows = Rows(Z, t, c, 0.0 * c, 0.0 * c)
-        local._fits.append(with_posteriors(fit, _Conditioned(rows)))
+        made.append(replace(target, fit=with_posteriors(fit, _Conditioned(rows))))
+    local.fitted_ = replace(model.fitted_, targets=tuple(made), remote=None)
     return local
 
 

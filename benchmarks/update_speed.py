@@ -74,7 +74,7 @@ def _make(name: str) -> Any:
 def _conditioned(model: Any) -> tuple[Any, float]:
     """The model with every posterior conditioned on all its rows anew, and the seconds."""
     model = copy.deepcopy(model)
-    fit = model._fits[0]
+    fit = model.fitted_.fits[0]
     with Timed() as took:
         if isinstance(model, ExactGPRegressor):
             gp = fit.posterior

@@ -125,7 +125,7 @@ def measure(task: Task) -> Record:
         # A net that is stopped is a mean like any other: what it gets wrong stage 2 will see.
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(X, y)
-    fit = model._fits[0]
+    fit = model.fitted_.fits[0]
     learned = fit.calibration
     scores: Record = {}
     for kind in CALIBRATIONS:

@@ -139,7 +139,7 @@ def _cause(name: str, split: int) -> Record:
     order = np.random.default_rng(split).permutation(train)
     few, more = order[: CAUSE_ROWS[0]], order[: CAUSE_ROWS[1]]
     model = MODELS["rbf"](random_state=split, device="cpu").fit(data.X[few], data.y[few])
-    gp, scaling = model.gp_, model._data[0].scaling
+    gp, scaling = model.gp_, model.fitted_.data[0].scaling
 
     def standard(index: NDArray[np.intp]) -> tuple[Tensor, Tensor]:
         y = (data.y[index] - scaling.y_mean) / scaling.y_scale

@@ -159,7 +159,7 @@ def test_partitions_share_shards_up_to_their_size():
 def test_predictions_see_all_rows_and_equal_those_in_one_place(spread):
     model, X, y, points = spread
     assert "240 rows in" in model.fit_report_.method_reason
-    assert len(model._data[0].merged.inverse) == 120
+    assert len(model.fitted_.data[0].merged.inverse) == 120
     local = in_memory(model, X, y)
     for one, other in zip(
         model.predict(points, return_std=True), local.predict(points, return_std=True), strict=True
@@ -222,8 +222,8 @@ def test_a_sample_of_all_rows_is_the_local_fit_with_weights_known_noise_and_two_
     assert model.method == "auto"
     assert model.fit_report_[0].method == "neighbors"
     local = small(method="neighbors")
-    local._copies_are_one = False  # as shards do not know each other's copies
-    local.fit(X, Y, sample_weight=weight, noise_var=noise)
+    # The only private name: no public option counts copies in one place as shards do.
+    local._fit_table(X, Y, sample_weight=weight, noise_var=noise, copies_are_one=False)
     points = table(30, seed=5)[0]
     for one, other in zip(
         model.predict(points, return_std=True), local.predict(points, return_std=True), strict=True
@@ -296,7 +296,7 @@ def test_levels_that_the_sample_has_not_seen_follow_the_rule_of_predict(client, 
     whole.loc[70:74, "color"] = ["violet", "beige", "teal", "pink", "grey"]
     lazy = dd.from_pandas(whole, npartitions=3)
     model = small().fit(lazy[columns], lazy["y"])
-    assert len(model._data[0].merged.inverse) == 60
+    assert len(model.fitted_.data[0].merged.inverse) == 60
     assert not any("violet" in name for name in model.columns_.names)
     points = whole[columns].iloc[::2]
     expected = in_memory(model, whole[columns], whole["y"].to_numpy()).predict(points)
@@ -366,9 +366,9 @@ def test_what_needs_the_rows_in_one_place_says_so(spread):
 def test_a_local_fit_brings_the_rows_home_again(client):
     X, y = table(60)
     model = small().fit(da.from_array(X, chunks=(30, 2)), da.from_array(y, chunks=30))
-    assert model._shards is not None
+    assert model.fitted_.remote is not None
     model.set_params(method="neighbors").fit(X, y)
-    assert model._shards is None
+    assert model.fitted_.remote is None
     model.update(X[:5], y[:5])
 
 

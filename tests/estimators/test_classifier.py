@@ -291,12 +291,13 @@ def test_units_of_the_columns_do_not_matter(fitted):
     np.testing.assert_allclose(P, model.predict_proba(X), atol=1e-4)
 
 
-def test_predictions_in_chunks_are_the_same(fitted, monkeypatch):
+def test_predictions_in_chunks_are_the_same(fitted):
     model, X, _ = fitted
-    P, certain = model.predict_proba(X), model.predict_certainty(X)
-    monkeypatch.setattr("twostagegp.estimators.classifier._CHUNK_ROWS", 7)
-    np.testing.assert_allclose(model.predict_proba(X), P, atol=1e-12)
-    np.testing.assert_array_equal(model.predict_certainty(X), certain)
+    ((mean, variance),) = model.fitted_.moments(X)
+    chunks = list(model.fitted_.moments(X, chunk_rows=7))
+    assert [len(chunk[0]) for chunk in chunks] == [7] * 12 + [6]
+    np.testing.assert_allclose(np.concatenate([m for m, _ in chunks]), mean, atol=1e-12)
+    np.testing.assert_allclose(np.concatenate([v for _, v in chunks]), variance, atol=1e-12)
     assert model.sample_proba(X, 5, random_state=0).shape == (5, 90, 3)
 
 
@@ -361,8 +362,8 @@ def test_far_from_all_rows_predictions_are_less_certain():
 def test_no_spread_at_all_is_certain(fitted):
     model, X, _ = fitted
     sure = pickle.loads(pickle.dumps(model))
-    scale = sure._fit.scale
-    sure._fit.scale = type(scale)(scale.tau, scale.bias, 0.0)
+    scale = sure.calibration_
+    sure.fitted_.fit.scale = type(scale)(scale.tau, scale.bias, 0.0)
     assert sure.predict_certainty(X).all()
 
 
@@ -482,7 +483,7 @@ def test_numbers_that_are_given_are_kept():
 def test_the_dirichlet_parameter_is_one_of_those_tried_where_none_is_given():
     X, y, _ = blobs(60)
     model = TwoStageGPClassifier(**{**RIDGE, "alpha_eps": "auto"}).fit(X, y)
-    tried = model._fit.tried_alphas
+    tried = model.fitted_.fit.tried_alphas
     assert tried[model.fit_report_.alpha_eps] == min(tried.values())
 
 

@@ -22,7 +22,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from twostagegp import ExactGPRegressor, GPNNRegressor, TwoStageGPRegressor
 from twostagegp.engines.exact.engine import ExactPosterior
 from twostagegp.errors import InputError, MemoryBudgetError
-from twostagegp.estimators import prediction as distribution
+from twostagegp.estimators.prediction import check_covariance_size
 from twostagegp.kernels import KERNELS
 from twostagegp.pipeline.fit import TwoStageFit
 from twostagegp.training.schedule import Training
@@ -331,9 +331,8 @@ class TestDistribution:
         for call, option in ((model.predict, "return_cov"), (model.sample_y, "joint")):
             with pytest.raises(MemoryBudgetError, match=r"10001 rows .* at most 10000 rows"):
                 call(np.zeros((10_001, 2)), **{option: True})
-        monkeypatch.setattr(distribution, "_COVARIANCE_BYTES", 8 * 2 * 9)
         with pytest.raises(MemoryBudgetError, match="at most 3 rows"):
-            model.predict(X[:4], return_cov=True)
+            check_covariance_size(4, 2, most=8 * 2 * 9)
 
     @each_model
     def test_far_away_the_prediction_stays_finite(self, make):

@@ -55,7 +55,7 @@ def rms(values):
 def test_with_all_rows_it_is_the_exact_gp(kernel, preprocess):
     X, y = table(80, 3)
     model = gpnn(kernel=kernel, preprocess=preprocess, n_neighbors=80, calibrate=False).fit(X, y)
-    gp, fit, data = model.gp_, model._fits[0], model._data[0]
+    gp, fit, data = model.gp_, model.fitted_.fits[0], model.fitted_.data[0]
     exact = ExactEngine(gp.rows).condition(gp.kernel, gp.parameters)
     new = np.vstack([X[:5], table(20, 3, seed=9)[0], np.full((1, 3), 30.0)])
     Z = torch.as_tensor(data.scaling.inputs(new))
@@ -84,9 +84,9 @@ def test_one_block_of_all_rows_trains_as_the_exact_gp_does():
 def test_a_point_far_outside_has_the_prior():
     X, y = table(200)
     model = gpnn().fit(X, y)
-    data, gp = model._data[0], model.gp_
+    data, gp = model.fitted_.data[0], model.gp_
     mean, std = model.predict([[1e6, -1e6]], return_std=True)
-    variance = model._fits[0].factor * (math.exp(gp.parameters[-2]) + gp.noise)
+    variance = model.fitted_.fits[0].factor * (math.exp(gp.parameters[-2]) + gp.noise)
     assert mean[0] == pytest.approx(y.mean())
     assert std[0] == pytest.approx(data.scaling.y_scale * math.sqrt(variance))
 
@@ -222,7 +222,7 @@ def test_calibrated_z_scores_have_mean_square_one(n_calibration, rows, monkeypat
     (index,) = asked
     assert len(index) == min(n_calibration, 200)
     assert len(torch.unique(index)) == len(index)
-    gp, factor = model.gp_, model._fits[0].factor
+    gp, factor = model.gp_, model.fitted_.fits[0].factor
     gp.__dict__.pop("heldout_rows")
     held, own = gp.heldout_rows(index), gp.rows.subset(index)
     z2 = held.sum_of_squares(own) / (factor * held.variance)
@@ -230,19 +230,19 @@ def test_calibrated_z_scores_have_mean_square_one(n_calibration, rows, monkeypat
     # The factor is on function and noise alike.
     far = model.predict([[1e6, 1e6]], return_std=True)[1][0]
     raw = math.exp(gp.parameters[-2]) + gp.noise
-    assert far == pytest.approx(model._data[0].scaling.y_scale * math.sqrt(factor * raw))
-    noise_std = model._data[0].scaling.y_scale * math.sqrt(factor * gp.noise)
+    assert far == pytest.approx(model.fitted_.data[0].scaling.y_scale * math.sqrt(factor * raw))
+    noise_std = model.fitted_.data[0].scaling.y_scale * math.sqrt(factor * gp.noise)
     assert model.fit_report_.noise_std == pytest.approx(noise_std)
 
 
 def test_without_calibration_the_factor_is_one():
     X, y = table(150)
     raw, calibrated = gpnn(calibrate=False).fit(X, y), gpnn().fit(X, y)
-    assert raw._fits[0].factor == 1.0
+    assert raw.fitted_.fits[0].factor == 1.0
     assert raw.fit_report_.calibration == "none"
     np.testing.assert_array_equal(raw.predict(X), calibrated.predict(X))
     ratio = calibrated.predict(X, return_std=True)[1] / raw.predict(X, return_std=True)[1]
-    np.testing.assert_allclose(ratio, math.sqrt(calibrated._fits[0].factor))
+    np.testing.assert_allclose(ratio, math.sqrt(calibrated.fitted_.fits[0].factor))
 
 
 def test_an_observation_never_varies_less_than_the_noise_floor():
@@ -271,7 +271,7 @@ def test_whitened_rows_are_uncorrelated_with_variance_one_over_d(weighted):
 def test_a_direction_without_variance_stays_finite():
     X, y = table(100)
     model = gpnn().fit(np.column_stack([X, X.sum(1), X[:, 0]]), y)
-    Z = model._fits[0].whitening(model._data[0].rows.X)
+    Z = model.fitted_.fits[0].whitening(model.fitted_.data[0].rows.X)
     assert torch.isfinite(Z).all()
     assert float(Z.std(0).max()) < 1.0
     assert model.score(np.column_stack([X, X.sum(1), X[:, 0]]), y) > 0.8
@@ -410,7 +410,7 @@ def test_rows_of_a_group_do_not_calibrate_each_other():
     blind = gpnn().fit(X, y)
     with pytest.warns(TwoStageGPWarning, match="the calibration alone holds them out"):
         aware = gpnn().fit(X, y, groups=groups)
-    assert aware._fits[0].factor > blind._fits[0].factor
+    assert aware.fitted_.fits[0].factor > blind.fitted_.fits[0].factor
     (note,) = aware.fit_report_.warnings
     assert "hyperparameters='neighbors'" in note
     # The likelihood of blocks has not seen them.

@@ -89,7 +89,7 @@ def test_far_outside_the_prior_of_the_variance_and_the_rest_of_the_mean_return(n
     X, y = table(300)
     model = neighbors(mean=[name, LinearRegression(), HistGradientBoostingRegressor(max_iter=5)])
     model.set_params(variance=name).fit(X, y)
-    scaling = model._data[0].scaling
+    scaling = model.fitted_.data[0].scaling
     far = np.full((1, 2), place)
     mean, latent = model.predict(far, return_latent_std=True)
     outputscale = math.exp(model.variance_.posterior.parameters[-2])

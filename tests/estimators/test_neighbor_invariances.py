@@ -10,7 +10,6 @@ from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from twostagegp.engines.exact.engine import ExactEngine
-from twostagegp.estimators import base as estimator
 
 pytestmark = pytest.mark.usefixtures("short_trees")
 
@@ -85,16 +84,16 @@ def test_one_row_is_predicted_as_it_is_in_a_batch(fitted):
 
 
 @pytest.mark.parametrize("rows", [1, 7, 64])
-def test_prediction_does_not_depend_on_the_chunks(rows, fitted, monkeypatch):
+def test_prediction_does_not_depend_on_the_chunks(rows, fitted):
     X = table(65, 3, seed=5)[0]
-    mean, std = fitted.predict(X, return_std=True)
-    latent = fitted.predict(X, return_latent_std=True)[1]
-    monkeypatch.setattr(estimator, "_CHUNK_ROWS", rows)
-    chunks = fitted.predict(X, return_std=True)
-    np.testing.assert_allclose(fitted.predict(X), mean, rtol=1e-12, atol=1e-12)
+    mean, latent, observed = fitted.fitted_.moments(X)
+    chunks = fitted.fitted_.moments(X, chunk_rows=rows)
     np.testing.assert_allclose(chunks[0], mean, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(chunks[1], std, rtol=1e-12)
-    np.testing.assert_allclose(fitted.predict(X, return_latent_std=True)[1], latent, rtol=1e-12)
+    np.testing.assert_allclose(chunks[1], latent, rtol=1e-12)
+    np.testing.assert_allclose(chunks[2], observed, rtol=1e-12)
+    alone = fitted.fitted_.moments(X, variance=False, chunk_rows=rows)
+    np.testing.assert_allclose(alone[0], mean, rtol=1e-12, atol=1e-12)
+    assert alone[1:] == (None, None)
 
 
 def test_joint_covariance(fitted):
@@ -173,9 +172,11 @@ def test_held_out_residuals_of_groups_are_refits_without_the_group():
     model = ridge(penalty=0.1, n_neighbors=500).fit(X, y, groups=groups)
     for g in (0, 7):
         out = groups == g
-        part = ExactEngine(model._data[0].rows.subset(np.flatnonzero(merged_groups(model) != g)))
+        part = ExactEngine(
+            model.fitted_.data[0].rows.subset(np.flatnonzero(merged_groups(model) != g))
+        )
         gp = model.mean_.models[0].posterior
-        data = model._data[0]
+        data = model.fitted_.data[0]
         Z = torch.as_tensor(data.scaling.inputs(X[out]))
         mean = part.condition(gp.kernel, gp.parameters).mean(Z).numpy()
         expected = (y[out] - data.scaling.y_mean) / data.scaling.y_scale - mean
@@ -183,7 +184,7 @@ def test_held_out_residuals_of_groups_are_refits_without_the_group():
 
 
 def merged_groups(model):
-    return model._data[0].merged.groups
+    return model.fitted_.data[0].merged.groups
 
 
 def test_a_weight_is_a_number_of_repeats_for_kernels(large):

@@ -76,7 +76,7 @@ def dense(kernel, parameters, Z, t, noise, points):
 
 def moments(model, X, y, weight=None, extra=0.0, target=0, points=POINTS):
     """Mean and variance of an observation by dense formulas, in units of y."""
-    data, fit = model._data[target], model._fits[target]
+    data, fit = model.fitted_.data[target], model.fitted_.fits[target]
     s = data.scaling
     Z, P = s.inputs(X), s.inputs(points)
     t = (y - s.y_mean) / s.y_scale
@@ -112,7 +112,7 @@ def moments(model, X, y, weight=None, extra=0.0, target=0, points=POINTS):
 
 
 def check(model, mean, variance, rtol=1e-7):
-    got, _, observed = model._moments(POINTS, variance=True)
+    got, _, observed = model.fitted_.moments(POINTS)
     np.testing.assert_allclose(got[:, 0], mean, rtol=rtol, atol=rtol)
     np.testing.assert_allclose(observed[:, 0], variance, rtol=rtol)
 
@@ -250,7 +250,7 @@ def test_repeated_rows_are_further_copies(fitted, name):
 
 def test_weights_are_counts(fitted):
     model = quiet(fitted("weights"), X[N:], Y[N:], sample_weight=WEIGHT[N:])
-    check(model, *moments(model, X, Y, WEIGHT / model._data[0].weight_unit))
+    check(model, *moments(model, X, Y, WEIGHT / model.fitted_.data[0].weight_unit))
     twice = quiet(fitted("two stages"), X[N:], Y[N:], sample_weight=np.full(M, 2.0))
     copies = quiet(fitted("two stages"), np.vstack([X[N:]] * 2), np.append(Y[N:], Y[N:]))
     np.testing.assert_allclose(twice.predict(POINTS), copies.predict(POINTS), rtol=1e-9)
@@ -263,11 +263,11 @@ def test_weights_are_counts(fitted):
 def test_groups_make_no_difference_to_predictions(fitted):
     model = quiet(fitted("groups"), X[N:], Y[N:], groups=GROUPS[N:])
     check(model, *moments(model, X, Y))
-    groups = model._data[0].merged.groups
+    groups = model.fitted_.data[0].merged.groups
     assert len(groups) == N + M
     assert groups[N:].min() > groups[:N].max()
     alone = quiet(fitted("groups"), np.vstack([X[N:], X[:2]]), np.append(Y[N:], Y[:2]))
-    assert len(np.unique(alone._data[0].merged.groups[N:])) == M + 2  # a group each
+    assert len(np.unique(alone.fitted_.data[0].merged.groups[N:])) == M + 2  # a group each
     check(alone, *moments(alone, np.vstack([X, X[:2]]), np.append(Y, Y[:2])))
 
 
@@ -279,7 +279,7 @@ def test_known_noise_comes_on_top(fitted):
 
 def test_float32_is_equal_to_its_tolerance(fitted):
     model = quiet(fitted("float32"), X[N:], Y[N:])
-    assert model._fits[0].variance.posterior.L.dtype == torch.float32
+    assert model.fitted_.fits[0].variance.posterior.L.dtype == torch.float32
     check(model, *moments(model, X, Y), rtol=2e-3)
 
 
@@ -323,7 +323,7 @@ def test_a_gpytorch_kernel_grows():
     grown = quiet(copy.deepcopy(model), X[N:], Y[N:])
     gp = grown.gp_
     whole = ExactPosterior(gp.kernel, gp.parameters, gp.rows)
-    P = torch.as_tensor(model._data[0].scaling.inputs(POINTS))
+    P = torch.as_tensor(model.fitted_.data[0].scaling.inputs(POINTS))
     torch.testing.assert_close(gp.mean(P), whole.mean(P), rtol=1e-8, atol=1e-10)
     torch.testing.assert_close(gp.variance(P), whole.variance(P), rtol=1e-7, atol=1e-9)
 
@@ -357,7 +357,7 @@ def test_several_targets_are_updated_each():
     model = two_stage(mean="rbf").fit(X[:N], two[:N])
     model = quiet(model, X[N:], two[N:])
     assert [report.n_rows for report in model.fit_report_] == [N + M, N + M]
-    got, _, observed = model._moments(POINTS, variance=True)
+    got, _, observed = model.fitted_.moments(POINTS)
     for j in range(2):
         mean, variance = moments(model, X, two[:, j], target=j)
         np.testing.assert_allclose(got[:, j], mean, rtol=1e-7, atol=1e-7)
@@ -392,7 +392,7 @@ def test_neighbours_equal_an_engine_of_all_rows(fitted, name):
     model = fitted(name)
     A, y = np.vstack([X[N:], X[4:6]]), np.append(Y[N:], [0.0, 1.0])
     model = quiet(quiet(model, A[:5], y[:5]), A[5:], y[5:])
-    data, fit = model._data[0], model._fits[0]
+    data, fit = model.fitted_.data[0], model.fitted_.fits[0]
     P = torch.as_tensor(data.scaling.inputs(POINTS))
     parts = [fit.posterior] if name == "gpnn" else [m.posterior for m in fit.mean.models[:1]]
     parts += [] if name == "gpnn" else [fit.variance.posterior]
@@ -422,12 +422,12 @@ def test_neighbours_equal_an_engine_of_all_rows(fitted, name):
 
 def test_parts_that_shared_an_index_share_the_new_one(fitted):
     model = quiet(fitted("neighbors"), X[N:], Y[N:])
-    fit = model._fits[0]
+    fit = model.fitted_.fits[0]
     stores = {
         id(part.posterior.engine.store) for part in fit.mean.models if hasattr(part, "kernel")
     }
     assert stores == {id(fit.variance.posterior.engine.store)}
-    assert all(part.posterior.rows is model._data[0].rows for part in fit.mean.models[:1])
+    assert all(part.posterior.rows is model.fitted_.data[0].rows for part in fit.mean.models[:1])
 
 
 @pytest.mark.parametrize("name", ["two stages", "single", "gpnn", "neighbors"])
@@ -457,7 +457,7 @@ def bad_updates():
         "lengths": ((X[N:], Y[N:-1]), {}, "inconsistent numbers of samples"),
         "shape of y": ((X[N:], Y[N:, None]), {}, r"expected \(m,\)"),
         "weight": ((X[N:], Y[N:]), {"sample_weight": -np.ones(M)}, "must not be negative"),
-        "no weight": ((X[N:], Y[N:]), {"sample_weight": np.zeros(M)}, "nothing to add"),
+        "no weight": ((X[N:], Y[N:]), {"sample_weight": np.zeros(M)}, "no rows to add"),
         "groups": ((X[N:], Y[N:]), {"groups": [1, 2]}, "2 labels for 14 rows"),
         "nothing": ((X[:0], Y[:0]), {}, "0 sample"),
     }
@@ -478,14 +478,14 @@ def test_a_failing_update_leaves_the_model_as_it_was(fitted, what):
 def test_a_failure_in_the_last_target_leaves_the_first_as_it_was(monkeypatch):
     model = two_stage(mean="rbf").fit(X[:N], np.column_stack([Y, -Y])[:N])
     before = model.predict(POINTS, return_std=True)
-    extended = type(model._fits[0]).extended
+    extended = type(model.fitted_.fits[0]).extended
 
     def failing(fit, appended, residuals):
-        if fit is model._fits[1]:
+        if fit is model.fitted_.fits[1]:
             raise TwoStageGPError("out of luck")
         return extended(fit, appended, residuals)
 
-    monkeypatch.setattr(type(model._fits[0]), "extended", failing)
+    monkeypatch.setattr(type(model.fitted_.fits[0]), "extended", failing)
     with pytest.raises(TwoStageGPError, match="luck"):
         model.update(X[N:], np.column_stack([Y, -Y])[N:])
     for a, b in zip(before, model.predict(POINTS, return_std=True), strict=True):
@@ -611,13 +611,15 @@ def test_growth_by_more_than_half_is_told_once(fitted):
         model.update(A[:half], y[:half])
     assert model.fit_report_.refit_due == ""
     assert "updates      1 since the fit with 24 rows" in str(model.fit_report_)
-    with pytest.warns(TwoStageGPWarning, match="A refit is due: 25 rows came to 48") as told:
+    with pytest.warns(
+        TwoStageGPWarning, match="A refit is due: 25 rows were added to the 48 rows of the fit"
+    ) as told:
         model.update(A[half : half + 1], y[half : half + 1])
     assert [each.filename for each in told] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.update(A[half + 1 :], y[half + 1 :])
-    assert "refit due    25 rows came" in str(model.fit_report_)
+    assert "refit due    25 rows were added" in str(model.fit_report_)
     assert "refit_due" in model.fit_report_.to_dict()
     model.fit(X, Y)
     assert (model.fit_report_.updates, model.fit_report_.refit_due) == ([], "")

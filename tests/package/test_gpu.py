@@ -18,7 +18,6 @@ from twostagegp.engines.batched_problem import Extras, ProblemBatch
 from twostagegp.engines.exact.engine import ExactEngine
 from twostagegp.engines.neighbors.engine import NeighborEngine
 from twostagegp.engines.neighbors.index import BoxIndex, BruteIndex, TreeIndex
-from twostagegp.estimators import base as estimator
 from twostagegp.foundation import TextEncoder
 from twostagegp.kernels import KERNELS, NamedKernel, WrappedKernel
 from twostagegp.training.batched import fit_batch
@@ -234,16 +233,15 @@ def test_a_factor_in_blocks(dtype, monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["exact", "neighbors"])
-def test_parts_of_a_prediction_that_travel_ahead(method, monkeypatch):
+def test_parts_of_a_prediction_that_travel_ahead(method):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 2))
     y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=300)
     options = {"mean": "rbf", "variance": "rbf", "ard": False, "random_state": 0}
     model = TwoStageGPRegressor(method=method, device="cuda", **options).fit(X, y)
     queries = rng.normal(size=(1003, 2))
-    whole = model.predict(queries, return_std=True)
-    monkeypatch.setattr(estimator, "_CHUNK_ROWS", 100)
-    np.testing.assert_allclose(model.predict(queries, return_std=True), whole, rtol=1e-9)
+    whole = model.fitted_.moments(queries)
+    np.testing.assert_allclose(model.fitted_.moments(queries, chunk_rows=100), whole, rtol=1e-9)
 
 
 def test_an_update_a_file_and_an_export_of_a_model_on_a_gpu(tmp_path):

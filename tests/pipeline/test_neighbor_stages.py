@@ -7,7 +7,6 @@ from threadpoolctl import threadpool_info
 
 from twostagegp import TwoStageGPRegressor
 from twostagegp.engines.neighbors.engine import NeighborEngine
-from twostagegp.estimators import base as estimator
 from twostagegp.pipeline.mean import neighbor_build as neighbor_stages
 from twostagegp.pipeline.mean.models import ConstantMean, NeighborMean
 from twostagegp.pipeline.mean.neighbor_build import Sample
@@ -103,7 +102,7 @@ def test_the_samples_residuals_are_its_own(large):
     X, y = table(500)
     X[3:8], y[3:8] = X[2], y[2] + np.arange(5.0)  # several copies of one row
     model = ridge(mean=["rbf", "constant"]).fit(X, y)
-    data = model._data[0]
+    data = model.fitted_.data[0]
     # What the fit has drawn, drawn once more.
     seed = int(np.random.RandomState(0).randint(2**31 - 1))
     sample = Sample.draw(data, np.random.default_rng(seed))
@@ -138,7 +137,7 @@ def test_a_regressor_is_fitted_the_less_often_the_larger_the_table(large, witnes
     X, y = table(n)
     model = ridge(mean=witness).fit(X, y)
     assert [len(seen) for seen in Witness.seen] == fits
-    t = model._data[0].merged.y
+    t = model.fitted_.data[0].merged.y
     held = model.mean_.heldout_residuals
     if n > 500:
         # The first fit has not seen the sample.
@@ -165,7 +164,7 @@ def test_a_regressor_never_sees_the_groups_it_predicts(
     groups = np.arange(600) // size
     model = ridge(mean=witness).fit(X, y, groups=groups)
     assert len(Witness.seen) == fits
-    t, expected = model._data[0].merged.y, np.full(600, np.inf)
+    t, expected = model.fitted_.data[0].merged.y, np.full(600, np.inf)
     for seen in Witness.seen[: max(1, fits - 1)]:
         inside = np.isin(t, seen)
         assert not np.isin(groups[inside], groups[~inside]).any()
@@ -215,7 +214,7 @@ def test_a_sample_that_is_most_of_the_table_leaves_enough_to_a_regressor(large, 
 # --- one search a metric -------------------------------------------------------------------------
 
 
-def test_the_variance_shares_the_means_metric(searches, monkeypatch):
+def test_the_variance_shares_the_means_metric(searches):
     X, y = table(300, 3)
     model = ridge(mean="search", variance="search", kernels=("rbf", "matern32"), ard="both")
     model.fit(X, y)
@@ -224,9 +223,8 @@ def test_the_variance_shares_the_means_metric(searches, monkeypatch):
     searches.clear()
     model.predict(X[:100], return_std=True)
     assert searches == [100]
-    monkeypatch.setattr(estimator, "_CHUNK_ROWS", 40)
     searches.clear()
-    model.predict(X[:100], return_std=True)
+    model.fitted_.moments(X[:100], chunk_rows=40)
     assert searches == [40, 40, 20]
 
 

@@ -87,7 +87,7 @@ def test_calibration_uses_held_out_residuals_even_where_the_variance_does_not():
     model = TwoStageGPRegressor(residuals="insample", calibration="scale", **FEW).fit(X, y)
     z = (
         model.mean_.heldout_residuals
-        / np.sqrt(model.variance_.heldout_variance)[model._data[0].merged.inverse]
+        / np.sqrt(model.variance_.heldout_variance)[model.fitted_.data[0].merged.inverse]
     )
     np.testing.assert_allclose(model.calibration_.z, z)
 

@@ -222,8 +222,10 @@ def test_shared_arrays_are_stored_once_and_stay_shared(models, tmp_path):
     model = models("neighbors")
     model.save(tmp_path / "model")
     loaded = twostagegp.load(tmp_path / "model")
-    assert loaded.mean_ is loaded._fits[0].mean
-    assert loaded._data[0].rows is loaded._fits[0].variance.posterior.engine.store.rows
+    assert loaded.mean_ is loaded.fitted_.fits[0].mean
+    assert (
+        loaded.fitted_.data[0].rows is loaded.fitted_.fits[0].variance.posterior.engine.store.rows
+    )
     files = read_files(tmp_path / "model", read_manifest(tmp_path / "model"))
     shapes = [array.shape for array in load_arrays(files["arrays"]).values()]
     assert (
@@ -350,7 +352,7 @@ def test_what_a_file_does_not_hold_is_said(models, tmp_path):
     del model.remark
     from twostagegp.pipeline.svgp import SparseVariance
 
-    model._fits[0].variance = SparseVariance.__new__(SparseVariance)
+    model.fitted_.fits[0].variance = SparseVariance.__new__(SparseVariance)
     with pytest.raises(ModelFileError, match="svgp"):
         model.save(tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
@@ -560,9 +562,9 @@ HOSTILE = {
     "more than a part": lambda p: p[0].update(run="me"),
     "an attribute more": lambda p: _set(p, "Rows", "__class__", "os"),
     "a method": lambda p: _set(p, "Scaling", "inputs", 1),
-    "an attribute less": lambda p: p[-1]["state"].pop("_fits") and None,
+    "an attribute less": lambda p: p[-1]["state"].pop("fitted_") and None,
     "another kind": lambda p: _set(p, "Rows", "X", "rows"),
-    "another part": lambda p: _set(p, "TwoStageFit", "mean", p[-1]["state"]["_data"][0]),
+    "another part": lambda p: _set(p, "FittedTarget", "fit", {"part": 0}),
     "a reference forwards": lambda p: _set(p, "Rows", "X", {"part": len(p) + 1}),
     "a reference to itself": lambda p: _set(p, "Prepared", "rows", {"part": -1}),
     "an array that is not there": lambda p: _set(p, "Rows", "X", {"tensor": "a9999"}),
@@ -573,8 +575,9 @@ HOSTILE = {
     "columns that are not there": lambda p: _set(p, "NamedKernel", "n_features", 10**9),
     "parameters of a fit": lambda p: _set(p, "TwoStageGPRegressor", "method", "os.system"),
     "too many threads": lambda p: _set(p, "TwoStageGPRegressor", "n_jobs", 10**9),
-    "no fits": lambda p: _set(p, "TwoStageGPRegressor", "_fits", []),
-    "fits that are none": lambda p: _set(p, "TwoStageGPRegressor", "_fits", [1]),
+    "no targets": lambda p: _set(p, "FittedRegression", "targets", {"tuple": []}),
+    "targets of another type": lambda p: _set(p, "FittedRegression", "targets", {"tuple": [1]}),
+    "rows elsewhere": lambda p: _set(p, "FittedRegression", "remote", {"part": 0}),
     "other columns": lambda p: _set(p, "TwoStageGPRegressor", "n_features_in_", 2),
     "a scikit-learn part": lambda p: _set(p, "TwoStageGPRegressor", "mean", {"sklearn": 0}),
     "a number that is none": lambda p: _set(p, "Shape", "tail", {"float": "__import__"}),

@@ -98,8 +98,8 @@ class TestCopies:
     def test_measurements_that_differ_are_counted_as_before(self):
         table = hard_table("places 8")
         model = quick().fit(table.X, table.y)
-        assert model._data[0].weight_unit == 1.0
-        assert model._data[0].merged.c.sum() == 40.0
+        assert model.fitted_.data[0].weight_unit == 1.0
+        assert model.fitted_.data[0].merged.c.sum() == 40.0
 
     def test_an_update_counts_in_the_same_unit(self, table):
         one, ten = (quick().fit(table.X, table.y, sample_weight=np.full(40, w)) for w in (1.0, 10))
@@ -111,4 +111,4 @@ class TestCopies:
     def test_the_unit_is_kept_in_files(self, table, tmp_path):
         model = quick().fit(table.X, table.y, sample_weight=np.full(40, 3.0))
         model.save(tmp_path / "model")
-        assert load(tmp_path / "model")._data[0].weight_unit == 3.0
+        assert load(tmp_path / "model").fitted_.data[0].weight_unit == 3.0

@@ -331,8 +331,8 @@ def test_memory_that_an_allocator_refuses_is_no_damaged_model(models, monkeypatc
 def test_predictions_that_overflow_are_an_error(models):
     model = twostagegp.load(models / "old")
     points = np.zeros((4, model.n_features_in_))
-    model._fits[0].mean.weights[:] = 1e308
-    model._data[0].scaling.__dict__["y_scale"] = 1e308
+    model.fitted_.fits[0].mean.weights[:] = 1e308
+    model.fitted_.data[0].scaling.__dict__["y_scale"] = 1e308
     with pytest.raises(NumericalError, match=r"predictions (is|are) not finite, the first in row"):
         model.predict(points)
 

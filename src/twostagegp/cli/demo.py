@@ -25,7 +25,7 @@ from sklearn.datasets import load_diabetes
 from sklearn.model_selection import train_test_split
 
 from twostagegp import ExactGPRegressor, TwoStageGPRegressor, datasets, metrics, plotting
-from twostagegp.estimators.base import GPEstimator
+from twostagegp.estimators.base import BaseGPRegressor
 from twostagegp.report import Picture, write_page
 from twostagegp.report.write import report_context
 
@@ -72,7 +72,7 @@ class Result:
 
     task: Task
     model_name: str
-    model: GPEstimator
+    model: BaseGPRegressor
     mean: Array
     std: Array
     seconds: float
@@ -119,7 +119,7 @@ def _describe(name: str, X_train: Any, X_test: Any) -> str:
     return f"{name} ({len(X_train)} training rows, {len(X_test)} test rows)"
 
 
-def make_models(quick: bool = False) -> dict[str, GPEstimator]:
+def make_models(quick: bool = False) -> dict[str, BaseGPRegressor]:
     """The three models by name; ``quick`` gives the two-stage one fewer kernels to try."""
     fewer: dict[str, Any] = {"kernels": ("rbf", "matern12"), "ard": False} if quick else {}
     return {

@@ -200,7 +200,7 @@ def held_out_scores(model: Any) -> dict[str, float]:
     scores: dict[str, float] = {}
     residuals = np.asarray(getattr(model.mean_, "heldout_residuals", ()), dtype=np.float64)
     if len(residuals) == len(weight) and len(weight):
-        scale = model._data[0].scaling.y_scale
+        scale = model.fitted_.data[0].scaling.y_scale
         scores["RMSE"] = float(scale * np.sqrt(weight @ residuals**2 / weight.sum()))
     if len(weight) and calibration.kind != "none":
         pit = np.clip(calibration.pit_after, 0.0, 1.0)

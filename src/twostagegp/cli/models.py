@@ -159,7 +159,7 @@ def open_model(path: Path) -> SavedModel:
     """Load a model that ``fit`` or ``model.save`` has written."""
     table = read_manifest(path).get("table")
     model = load(path)
-    if getattr(model, "_target_ndim", 1) != 1:
+    if not getattr(getattr(model, "fitted_", None), "is_1d", True):
         raise InputError(
             f"{path} is a model of several targets; the command line predicts one. Use "
             "twostagegp.load in Python."

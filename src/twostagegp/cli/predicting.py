@@ -16,6 +16,7 @@ from twostagegp.cli.output import Progress
 from twostagegp.cli.sink import open_sink
 from twostagegp.cli.source import Source
 from twostagegp.errors import InputError
+from twostagegp.estimators.prediction import summary
 
 __all__ = ["Answers", "predict_file"]
 
@@ -74,7 +75,7 @@ class Answers:
             ends = [model.predict_interval(X, level).T for level in self.intervals]
             return [model.predict(X), *(end for pair in ends for end in pair)]
         ends = [0.5 + side * p / 2.0 for p in self.intervals for side in (-1.0, 1.0)]
-        mean, std, quantiles = model._summary(X, np.array([*ends, *self.quantiles]))
+        mean, std, quantiles = summary(model, X, np.array([*ends, *self.quantiles]))
         return [mean, std, *quantiles.T]
 
 

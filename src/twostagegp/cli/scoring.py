@@ -13,6 +13,7 @@ from twostagegp.cli.models import SavedModel
 from twostagegp.cli.output import Progress
 from twostagegp.cli.source import Source
 from twostagegp.errors import InputError
+from twostagegp.estimators.prediction import summary
 
 __all__ = ["all_rows", "score_file", "target_of"]
 
@@ -94,7 +95,7 @@ def _part(model: Any, X: Any, y: Any) -> dict[str, Any]:
     if not hasattr(model, "predict_quantiles"):  # intervals of cross-validation+
         return {"y": y, "mean": model.predict(X), "ends": model.predict_interval(X, 0.95)}
     five = metrics.PINBALL_LEVELS
-    mean, std, quantiles = model._summary(X, np.array([0.025, 0.975, *five, *_LEVELS]))
+    mean, std, quantiles = summary(model, X, np.array([0.025, 0.975, *five, *_LEVELS]))
     return {
         "y": y,
         "mean": mean,

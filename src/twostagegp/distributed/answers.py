@@ -10,19 +10,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from twostagegp.distributed.cluster import gathered, one_thread
+from twostagegp.data.columns.tables import new_inputs
+from twostagegp.distributed.cluster import current_client, gathered, kept, one_thread
 from twostagegp.distributed.found import Found
 from twostagegp.distributed.parts import with_neighbors
-from twostagegp.distributed.shards import ClusterRows, Plan, look
+from twostagegp.distributed.shards import Plan, look
 from twostagegp.distributed.source import partitions
+from twostagegp.estimators.fitted import Moments
+from twostagegp.runtime.threads import no_denormals
 
-__all__ = ["lazy_answers", "moments_at"]
+__all__ = ["ClusterRows", "lazy_answers"]
 
 Array = NDArray[np.float64]
 
@@ -32,22 +36,60 @@ BLOCK_ROWS = 1 << 14
 SENT_BYTES = 4 << 20
 
 
-def moments_at(
-    shards: ClusterRows, X: Array, variance: bool
-) -> tuple[Array, Array | None, Array | None]:
-    """Mean, latent variance and sigma squared at encoded rows, each (n, p), computed now."""
-    client, held = shards.held()
-    parts: list[Any] = []
-    size = max(1, SENT_BYTES // max(1, 8 * X.shape[1]))
-    for begin in range(0, len(X), size):
-        sent = X[begin : begin + size]
-        blocks = [sent[i : i + BLOCK_ROWS] for i in range(0, len(sent), BLOCK_ROWS)]
-        tasks = _tasks(shards, held, blocks, "_moments_at", {"variance": variance}, encoded=True)
-        parts += gathered(client, tasks, "predicting")
-    if not variance:
-        return np.concatenate([part[0] for part in parts]), None, None
-    mean, latent, observed = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return mean, latent, observed
+def _by_worker(client: Any, held: list[Any]) -> list[Any]:
+    """Shards of the same worker one after the other: points then move as rarely as can be."""
+    from distributed import futures_of
+
+    homes = client.who_has(futures_of(held))
+    return sorted(held, key=lambda shard: sorted(homes.get(shard.key, ())))
+
+
+class ClusterRows:
+    """The shards of a fitted model: where they come from, and where they are now.
+
+    Parameters
+    ----------
+    model : estimator
+        The fitted model without rows, as workers get it.
+    plan : Plan
+    lazy : list of Delayed
+        One a shard, from the source.
+    """
+
+    def __init__(self, model: Any, plan: Plan, lazy: list[Any]) -> None:
+        self.model, self.plan, self.lazy = model, plan, lazy
+        self._held: list[Any] = []
+        self._client: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"model": self.model, "plan": self.plan, "lazy": self.lazy}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["model"], state["plan"], state["lazy"])  # type: ignore[misc]
+
+    def held(self) -> tuple[Any, list[Any]]:
+        """The client in use and its shards; a new client reads the source once more."""
+        client = current_client()
+        if client is not self._client:
+            self._held = _by_worker(client, kept(client, self.lazy, "making the shards"))
+            self._client = client
+        return client, self._held
+
+    def moments(self, X: Array, variance: bool) -> Moments:
+        """Return mean, latent variance and sigma squared at encoded rows, each (n, p)."""
+        client, held = self.held()
+        parts: list[Any] = []
+        size = max(1, SENT_BYTES // max(1, 8 * X.shape[1]))
+        for begin in range(0, len(X), size):
+            sent = X[begin : begin + size]
+            blocks = [sent[i : i + BLOCK_ROWS] for i in range(0, len(sent), BLOCK_ROWS)]
+            options = {"variance": variance}
+            tasks = _tasks(self, held, blocks, "moments", options, encoded=True)
+            parts += gathered(client, tasks, "predicting")
+        if not variance:
+            return np.concatenate([part[0] for part in parts]), None, None
+        mean, latent, observed = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return mean, latent, observed
 
 
 def lazy_answers(
@@ -79,7 +121,7 @@ def lazy_answers(
         X = X.rechunk({0: _halved(sizes)})
     parts = partitions(X, "X")
     counts = X.chunks[0] if known else [math.nan] * len(parts)
-    shards = model._shards
+    shards = model.fitted_.remote
     held = [] if shards is None else shards.held()[1]
     options = options | {"tails": list(tails)}
     tasks = _tasks(shards or model, held, parts, method, options, encoded=False)
@@ -129,17 +171,18 @@ def _tasks(
             turn = number % len(held)
             for shard in [*held[turn:], *held[:turn]]:
                 found = delayed(look)(found, points, shard, plan)
-        tasks.append(delayed(answer)(model, part, found, plan, method, options))
+        tasks.append(delayed(answer)(model, part, found, plan, method, options, encoded))
     return tasks
 
 
 def points_of(model: Any, part: Any, encoded: bool) -> NDArray[np.floating]:
-    """Standardised inputs of a part, in the model's precision."""
+    """Return the standardised inputs of a part, in the model's precision."""
+    first = model.fitted_.targets[0]
     if len(part) == 0:
-        columns = len(model._data[0].scaling.columns)
+        columns = len(first.data.scaling.columns)
         return np.zeros((0, columns), np.float32 if model.dtype == "float32" else np.float64)
-    X = part if encoded else model._inputs(part)
-    return np.asarray(model._tensor(X, model._data[0]).numpy())
+    X = part if encoded else new_inputs(model, part)
+    return np.asarray(first.standardized(X).numpy())
 
 
 def answer(
@@ -149,19 +192,24 @@ def answer(
     plan: Plan | None,
     method: str,
     options: dict[str, Any],
+    encoded: bool,
 ) -> tuple[Any, ...]:
-    """What the method says about one part, given its neighbours."""
+    """Return what the method says about one part, given its neighbours.
+
+    It is a method of the model, or of its fitted state for ``encoded`` rows.
+    """
     options = dict(options)
     tails = options.pop("tails", None)
     if len(part) == 0 and tails is not None:
         return tuple(np.zeros((0, *tail)) for tail in tails)
     results = []
-    with one_thread():
+    with one_thread(), no_denormals():
         for begin in range(0, len(part), BLOCK_ROWS):
             here = slice(begin, begin + BLOCK_ROWS)
             rows = part.iloc[here] if isinstance(part, pd.DataFrame) else part[here]
             near = None if found is None else tuple(each.take(here) for each in found)
-            result = getattr(_knowing(model, near, plan), method)(rows, **options)
+            known = _knowing(model, near, plan)
+            result = getattr(known.fitted_ if encoded else known, method)(rows, **options)
             results.append(result if isinstance(result, tuple) else (result,))
     return tuple(
         None if column[0] is None else np.concatenate(column)
@@ -180,8 +228,10 @@ def _knowing(model: Any, near: tuple[Found, ...] | None, plan: Plan | None) -> A
         return model
     known = copy(model)
     found = dict(zip(plan.metrics, near, strict=True))
-    known._fits = [
-        with_neighbors(fit, found, j, data.scaling.y_scale, plan.space)
-        for j, (fit, data) in enumerate(zip(model._fits, model._data, strict=True))
-    ]
+    targets = []
+    for j, target in enumerate(model.fitted_.targets):
+        y_scale = target.data.scaling.y_scale
+        fit = with_neighbors(target.fit, found, j, y_scale, plan.space)
+        targets.append(replace(target, fit=fit))
+    known.fitted_ = replace(model.fitted_, targets=tuple(targets))
     return known

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from twostagegp.data.columns.tables import encoded_names
+from twostagegp.distributed.answers import ClusterRows
 from twostagegp.distributed.cluster import current_client
 from twostagegp.distributed.parts import metrics_of, posteriors, space_of, without_rows
-from twostagegp.distributed.shards import ClusterRows, Plan, build_shard, grouped
+from twostagegp.distributed.shards import Plan, build_shard, grouped
 from twostagegp.distributed.source import draw_sample, pieces
 from twostagegp.errors import InputError, TwoStageGPWarning
+from twostagegp.estimators.fitted import FittedRegression
 from twostagegp.estimators.validation import check_seed
 from twostagegp.search.places import searches_on
 
@@ -30,9 +33,19 @@ SAMPLE_ROWS = 100_000
 
 
 def fit_distributed(
-    estimator: Any, X: Any, y: Any, groups: Any, sample_weight: Any, noise_var: Any
+    estimator: Any,
+    fit_sample: Callable[..., Any],
+    X: Any,
+    y: Any,
+    groups: Any,
+    sample_weight: Any,
+    noise_var: Any,
 ) -> Any:
-    """Fit an estimator to Dask collections; an error leaves it as it was."""
+    """Fit an estimator to Dask collections; an error leaves it as it was.
+
+    ``fit_sample(local, X, y, sample_weight=, noise_var=, copies_are_one=)`` fits a copy of the
+    estimator to rows in memory.
+    """
     begin = time.perf_counter()
     local = _for_sample(estimator, groups)
     made, lengths = pieces(X, y, sample_weight, noise_var)
@@ -40,19 +53,18 @@ def fit_distributed(
     seed = int(check_seed(estimator.random_state).randint(2**31 - 1))
     sample, rows = draw_sample(client, made, lengths, SAMPLE_ROWS, seed)
     drawn = time.perf_counter()
-    # Shards do not know the copies that others have: every copy counts, as a measurement.
-    local._copies_are_one = False
+    given = {"sample_weight": sample.weight, "noise_var": sample.noise_var}
     with searches_on(client):
-        local.fit(sample.X, sample.y, sample_weight=sample.weight, noise_var=sample.noise_var)
-    del local._copies_are_one
+        # Shards do not know the copies in other shards: every copy counts, as a measurement.
+        fit_sample(local, sample.X, sample.y, **given, copies_are_one=False)
     fitted = time.perf_counter()
     _warn_of_copies(local)
-    local._shards = _shards(local, made, rows, client)
+    shards = _take_rows(local, made, rows, client)
     done = time.perf_counter()
     reports = local.fit_report_ if isinstance(local.fit_report_, list) else [local.fit_report_]
     for report in reports:
         report.method_reason = (
-            f"{rows.sum()} rows in {len(local._shards.lazy)} shards on a Dask cluster; "
+            f"{rows.sum()} rows in {len(shards.lazy)} shards on a Dask cluster; "
             f"hyperparameters, units and calibration from {len(sample.y)} of them"
         )
         report.seconds |= {
@@ -60,8 +72,8 @@ def fit_distributed(
             "shards": done - fitted,
             "total": done - begin,
         }
-    given = estimator.get_params(deep=False)
-    learned = {name: value for name, value in vars(local).items() if name not in given}
+    parameters = estimator.get_params(deep=False)
+    learned = {name: value for name, value in vars(local).items() if name not in parameters}
     vars(estimator).update(learned)
     return estimator
 
@@ -92,7 +104,7 @@ def _for_sample(estimator: Any, groups: Any) -> Any:
 
 def _warn_of_copies(local: Any) -> None:
     """Say so where most of the sample is copies that agree: each counts as a measurement."""
-    if any(data.merged.mostly_copies for data in local._data):
+    if any(data.merged.mostly_copies for data in local.fitted_.data):
         warnings.warn(
             "more than half of the weight of the rows that were looked at is in copies with the "
             "same target, or in sample_weight above 1. In a Dask collection each counts as a "
@@ -104,16 +116,17 @@ def _warn_of_copies(local: Any) -> None:
         )
 
 
-def _shards(local: Any, made: list[Any], rows: Any, client: Any) -> ClusterRows:
-    """Take the rows out of a fitted model and plan its shards."""
+def _take_rows(local: Any, made: list[Any], rows: Any, client: Any) -> ClusterRows:
+    """Take the rows out of a fitted model, and put the shards in their place."""
     from dask.delayed import delayed
 
-    fits = local._fits
+    fitted: FittedRegression = local.fitted_
+    fits = fitted.fits
     space = next((space_of(fit) for fit in fits), None)
     k = max((part.engine.n_neighbors for fit in fits for part in posteriors(fit)), default=1)
     plan = Plan(tuple(metrics_of(fits)), int(min(k, rows.sum())), space)
-    local._fits = [without_rows(fit) for fit in fits]
-    local._publish(lambda parts: parts[0] if local._is_1d else parts)
+    targets = [replace(target, fit=without_rows(target.fit)) for target in fitted.targets]
+    local.fitted_ = replace(fitted, targets=tuple(targets))
     shipped = traveller(local)
     model, wanted = delayed(shipped, traverse=False), delayed(plan, traverse=False)
     build = delayed(build_shard)
@@ -122,22 +135,19 @@ def _shards(local: Any, made: list[Any], rows: Any, client: Any) -> ClusterRows:
     shards = ClusterRows(shipped, plan, lazy)
     if plan.metrics:
         shards.held()
+    local.fitted_ = replace(local.fitted_, remote=shards)
     return shards
 
 
 def traveller(model: Any) -> Any:
-    """A fitted model as it goes to the workers: no rows, no record of the fit."""
+    """Return a fitted model as it goes to the workers: no rows, no record of the fit."""
     light = copy(model)
-    light._shards = None
-    light._n_encoded = len(encoded_names(model))
     none = np.zeros(0, dtype=np.int64)
-    light._data = []
-    for data in model._data:
-        slim = copy(data)
-        object.__setattr__(slim, "rows", data.rows.subset(none))
-        object.__setattr__(slim, "merged", data.merged.subset(none))
-        light._data.append(slim)
-    for name in ("mean_", "variance_", "gp_", "search_", "calibration_"):
-        vars(light).pop(name, None)
-    light.fit_report_ = None
+    targets = []
+    for target in model.fitted_.targets:
+        data = target.data
+        slim = replace(data, rows=data.rows.subset(none), merged=data.merged.subset(none))
+        targets.append(replace(target, data=slim))
+    light.fitted_ = replace(model.fitted_, targets=tuple(targets))
+    light.fit_report_ = light.search_ = None
     return light

@@ -16,16 +16,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from twostagegp.data.columns.tables import encoded_names, new_inputs
 from twostagegp.data.rows import Merged, merge_rows
 from twostagegp.data.scaling import Scaling
-from twostagegp.distributed.cluster import current_client, kept, one_thread
+from twostagegp.distributed.cluster import one_thread
 from twostagegp.distributed.found import Found, merge
 from twostagegp.distributed.parts import Space
 from twostagegp.distributed.source import Piece, joined
 from twostagegp.engines.neighbors.engine import Metric
 from twostagegp.engines.neighbors.index import TreeIndex
 
-__all__ = ["SHARD_ROWS", "ClusterRows", "Plan", "Shard", "build_shard", "grouped", "look"]
+__all__ = ["SHARD_ROWS", "Plan", "Shard", "build_shard", "grouped", "look"]
 
 Array = NDArray[np.float64]
 
@@ -100,7 +101,7 @@ def build_shard(model: Any, plan: Plan, pieces: Sequence[Piece]) -> Shard:
         piece = joined([encoded(model, piece) for piece in pieces])
         if piece.weight is not None:
             piece = piece.rows(piece.weight > 0.0)
-        scalings = [data.scaling for data in model._data]
+        scalings = [data.scaling for data in model.fitted_.data]
         targets = piece.y.reshape(len(piece.y), -1)
         X = piece.X[:, scalings[0].columns]
         dtype: Any = np.float32 if model.dtype == "float32" else np.float64
@@ -117,7 +118,8 @@ def build_shard(model: Any, plan: Plan, pieces: Sequence[Piece]) -> Shard:
 
 def encoded(model: Any, piece: Piece) -> Piece:
     """The same piece with inputs in numbers, by the rules of the fit."""
-    X = model._inputs(piece.X) if len(piece.y) else np.zeros((0, model._n_encoded))
+    empty = np.zeros((0, len(encoded_names(model))))
+    X = new_inputs(model, piece.X) if len(piece.y) else empty
     return Piece(X, piece.y, piece.weight, piece.noise_var)
 
 
@@ -166,43 +168,3 @@ def grouped(pieces: Sequence[Any], rows: NDArray[np.int64], workers: int) -> lis
         groups[-1].append(piece)
         size += int(count)
     return groups
-
-
-def _by_worker(client: Any, held: list[Any]) -> list[Any]:
-    """Shards of the same worker one after the other: points then move as rarely as can be."""
-    from distributed import futures_of
-
-    homes = client.who_has(futures_of(held))
-    return sorted(held, key=lambda shard: sorted(homes.get(shard.key, ())))
-
-
-class ClusterRows:
-    """The shards of a fitted model: where they come from, and where they are now.
-
-    Parameters
-    ----------
-    model : estimator
-        The fitted model without rows, as workers get it.
-    plan : Plan
-    lazy : list of Delayed
-        One a shard, from the source.
-    """
-
-    def __init__(self, model: Any, plan: Plan, lazy: list[Any]) -> None:
-        self.model, self.plan, self.lazy = model, plan, lazy
-        self._held: list[Any] = []
-        self._client: Any = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"model": self.model, "plan": self.plan, "lazy": self.lazy}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["model"], state["plan"], state["lazy"])  # type: ignore[misc]
-
-    def held(self) -> tuple[Any, list[Any]]:
-        """The client in use and its shards; a new client reads the source once more."""
-        client = current_client()
-        if client is not self._client:
-            self._held = _by_worker(client, kept(client, self.lazy, "making the shards"))
-            self._client = client
-        return client, self._held

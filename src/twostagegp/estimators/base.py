@@ -1,7 +1,9 @@
-"""What every regressor of this package shares: checks, units, shapes, prediction.
+"""The base of the regressors: from the user's table to the fitted state, and back.
 
-A front door says how one target column is fitted (``_fit_target``) and described
-(``_describe``); everything between the user's table and that, and back, is here.
+A regressor says how one standardised target is fitted (``_fit_target``) and described
+(``_describe``). Checks, units, several targets, devices and threads are handled here. Predictions
+are computed by the functions of ``prediction``, updates by ``updating``; pictures, files, exports
+and Dask are reached through ``shortcuts``.
 """
 
 from __future__ import annotations
@@ -9,128 +11,57 @@ from __future__ import annotations
 import time
 import warnings
 from abc import abstractmethod
-from functools import partial
+from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, Protocol, Self
+from os import PathLike
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_consistent_length
-from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 
-from twostagegp.data.appending import AppendedRows
 from twostagegp.data.checks import check_choice, check_finite, check_groups, check_nonnegative
 from twostagegp.data.columns.encoder import TableEncoder
 from twostagegp.data.columns.tables import (
     MISSING,
     encoded_names,
     learn_columns,
-    new_inputs,
     training_table,
 )
 from twostagegp.data.dask_detection import is_dask
 from twostagegp.data.scaling import Prepared, prepare
 from twostagegp.engines.memory import several_targets
 from twostagegp.errors import InputError, TwoStageGPWarning
-from twostagegp.estimators.drawable import Drawable
-from twostagegp.estimators.exportable import Exportable
+from twostagegp.estimators import prediction, shortcuts, updating
 from twostagegp.estimators.fit_report import FitReport
-from twostagegp.estimators.prediction import Predictive, check_covariance_size
-from twostagegp.estimators.savable import Savable
-from twostagegp.estimators.updating import Updatable
+from twostagegp.estimators.fitted import FittedRegression, FittedTarget
+from twostagegp.estimators.reporting import print_report
 from twostagegp.estimators.validation import (
     check_noise_floor,
     check_seed,
     check_threads,
     check_training,
+    is_kernel,
 )
 from twostagegp.kernels import KERNELS
-from twostagegp.pipeline.calibration.shape import GAUSSIAN, Shape
 from twostagegp.runtime.device import resolve_device
-from twostagegp.runtime.finite import require_finite
-from twostagegp.runtime.streaming import stream
-from twostagegp.runtime.threads import limit_threads, no_denormals, show_log, threads_of_fit
+from twostagegp.runtime.threads import show_log, threads_of_fit
 from twostagegp.runtime.transaction import unchanged_on_error
 from twostagegp.search.stages import SearchRecord
 from twostagegp.training.schedule import Training
 
-__all__ = ["GPEstimator", "GaussianFit", "TargetFit", "is_kernel"]
+__all__ = ["BaseGPRegressor"]
 
 Array = NDArray[np.float64]
 
 #: Lowest noise floor at which float32 factorisations are reliable on a standardised target.
 _FLOAT32_FLOOR = 1e-4
-#: Rows predicted at a time.
-_CHUNK_ROWS = 1 << 16
 
 
-class TargetFit(Protocol):
-    """A fitted model of one target, in standardised units."""
-
-    shape: Shape
-
-    def predict_mean(self, X: Tensor) -> Tensor:
-        """Mean, shape (n,)."""
-
-    def moments(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean, variance of the function and variance of an observation, each of shape (n,)."""
-
-    def covariance(self, X: Tensor) -> Tensor:
-        """Joint covariance of observations, shape (n, n)."""
-
-    @property
-    def searches(self) -> tuple[Any, Any]:
-        """Searches by the ratio test of mean and variance, None where there was none."""
-
-    def relevance(self, n_features: int) -> Array:
-        """Unnormalised weight of each column in use."""
-
-    def extended(self, appended: AppendedRows, residuals: Array) -> Self:
-        """The same hyperparameters with more rows; ``residuals``: their errors before."""
-
-
-class GaussianFit:
-    """What a GP with one factor on its variance answers, from its own variance and covariance."""
-
-    factor: float
-    shape = GAUSSIAN
-
-    @property
-    @abstractmethod
-    def noise(self) -> float:
-        """Calibrated noise variance."""
-
-    @abstractmethod
-    def predict_mean(self, X: Tensor) -> Tensor:
-        """Mean, shape (n,)."""
-
-    @abstractmethod
-    def latent_variance(self, X: Tensor) -> Tensor:
-        """Variance of the function before calibration, shape (n,)."""
-
-    @abstractmethod
-    def latent_covariance(self, X: Tensor) -> Tensor:
-        """Covariance of the function before calibration, shape (n, n)."""
-
-    def moments(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean, variance of the function and variance of an observation, each of shape (n,)."""
-        latent = self.factor * self.latent_variance(X)
-        return self.predict_mean(X), latent, latent + self.noise
-
-    def covariance(self, X: Tensor) -> Tensor:
-        """Joint covariance of observations, shape (n, n)."""
-        C = self.factor * self.latent_covariance(X)
-        C.diagonal().add_(self.noise)
-        return C
-
-
-class GPEstimator(
-    RegressorMixin, Predictive, Updatable, Drawable, Savable, Exportable, BaseEstimator
-):
-    """Base of the regressors; not for direct use."""
+class BaseGPRegressor(RegressorMixin, BaseEstimator):
+    """Base class of the regressors; not for direct use."""
 
     training: Training | None
     noise_floor: float
@@ -141,10 +72,11 @@ class GPEstimator(
     verbose: int
     missing: str
     columns_: TableEncoder | None
-    #: Where the rows are, of a model that was fitted to a Dask collection.
-    _shards: Any = None
-    #: Whether copies that agree are one row where they are most of the table (``rows.py``).
-    _copies_are_one: bool = True
+    fitted_: FittedRegression
+    fit_report_: Any
+    search_: Any
+
+    # --- what a regressor defines ----------------------------------------------------------------
 
     @abstractmethod
     def _check_parameters(self) -> None:
@@ -156,17 +88,15 @@ class GPEstimator(
 
     @abstractmethod
     def _describe(self, data: Prepared, fit: Any) -> FitReport:
-        """The record of one target's fit."""
-
-    @abstractmethod
-    def _publish(self, one_or_all: Any) -> None:
-        """Set the public attributes particular to the front door."""
+        """Return the record of the fit of one target."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         tags.input_tags.allow_nan = self.missing == "impute"
         return tags
+
+    # --- fit -------------------------------------------------------------------------------------
 
     def fit(
         self,
@@ -176,7 +106,7 @@ class GPEstimator(
         sample_weight: ArrayLike | None = None,
         noise_var: ArrayLike | None = None,
     ) -> Any:
-        """Fit the model; where it raises, the model is as it was before.
+        """Fit the model; an error leaves the model as it was before.
 
         Parameters
         ----------
@@ -187,61 +117,364 @@ class GPEstimator(
         groups : array-like of shape (n,), optional
             Rows with the same label are held out together wherever something is held out.
         sample_weight : array-like of shape (n,), optional
-            Counts: weight 2 is the row twice, weight 0 the row not there. Where most of the weight
-            is in rows above one of which no two measurements differ, only ratios matter, and copies
-            are held out together: docs/how_it_works.md.
+            Counts: a row of weight 2 counts as two equal rows, a row of weight 0 is left out. If
+            most of the weight is in rows of weight above one, and no two measurements of such a
+            row differ, only ratios matter and copies are held out together: docs/how_it_works.md.
         noise_var : array-like of shape (n,) or scalar, optional
-            Known noise variance of each training row, in the units of y squared, on top of the
-            noise that is learned.
+            Known noise variance of each training row, in the units of y squared, in addition to
+            the noise that is learned.
 
         Returns
         -------
         self
         """
-        begin = time.perf_counter()
         with unchanged_on_error(self):
             self._check_parameters()
             self._check_shared_parameters()
+            given = {"groups": groups, "sample_weight": sample_weight, "noise_var": noise_var}
             if is_dask(X) or is_dask(y):
-                from twostagegp.distributed.fitting import fit_distributed
+                # Shards do not know the copies that others have: every copy counts.
+                return shortcuts.fit_dask(self, BaseGPRegressor._fit_table, X, y, **given)
+            return self._fit_table(X, y, **given, copies_are_one=True)
 
-                return fit_distributed(self, X, y, groups, sample_weight, noise_var)
-            self.__dict__.pop("_shards", None)
-            # Finiteness is checked here, to name the row and the column.
-            options = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 2}
-            both = (options, {**options, "ensure_2d": False})
-            table, y = training_table(self, X, y, validate_separately=both)
-            check_consistent_length(table, y)
-            n = len(table)
-            weight = check_nonnegative(sample_weight, n, "sample_weight")
-            X = learn_columns(self, X, table, weight)
-            names = encoded_names(self)
-            check_finite(y, "y")
-            self._target_ndim = y.ndim
-            targets = y.reshape(len(y), -1)
-            device = resolve_device(self.device, n)
-            shared: dict[str, Any] = {
-                "weight": weight,
-                "noise_var": check_nonnegative(noise_var, n, "noise_var"),
-                "groups": check_groups(groups, n),
-                "device": device,
-                "dtype": torch.float64 if self.dtype == "float64" else torch.float32,
-                "copies_are_one": self._copies_are_one,
-            }
-            seed = int(check_seed(self.random_state).randint(2**31 - 1))
-            self._data, self._fits = [], []
-            room = several_targets(device, targets.shape[1])
-            with threads_of_fit(self.n_jobs, n), show_log(self.verbose), room:
-                for column in targets.T:
-                    data = prepare(X, column, names, **shared)
-                    self._data.append(data)
-                    self._fits.append(self._fit_target(data, seed))
-            self._finish(time.perf_counter() - begin)
-            return self
+    def _fit_table(
+        self,
+        X: Any,
+        y: Any,
+        groups: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        noise_var: ArrayLike | None = None,
+        *,
+        copies_are_one: bool,
+    ) -> Any:
+        """Fit to a table in memory; ``copies_are_one`` is that of :func:`prepare`."""
+        begin = time.perf_counter()
+        # Finiteness is checked here, to name the row and the column.
+        options = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 2}
+        both = (options, {**options, "ensure_2d": False})
+        table, y = training_table(self, X, y, validate_separately=both)
+        check_consistent_length(table, y)
+        n = len(table)
+        weight = check_nonnegative(sample_weight, n, "sample_weight")
+        X = learn_columns(self, X, table, weight)
+        names = encoded_names(self)
+        check_finite(y, "y")
+        columns = y.reshape(n, -1).T
+        device = resolve_device(self.device, n)
+        shared: dict[str, Any] = {
+            "weight": weight,
+            "noise_var": check_nonnegative(noise_var, n, "noise_var"),
+            "groups": check_groups(groups, n),
+            "device": device,
+            "dtype": torch.float64 if self.dtype == "float64" else torch.float32,
+            "copies_are_one": copies_are_one,
+        }
+        seed = int(check_seed(self.random_state).randint(2**31 - 1))
+        targets = []
+        room = several_targets(device, len(columns))
+        with threads_of_fit(self.n_jobs, n), show_log(self.verbose), room:
+            for column in columns:
+                data = prepare(X, column, names, **shared)
+                targets.append(FittedTarget(data, self._fit_target(data, seed)))
+        self.fitted_ = FittedRegression(tuple(targets), is_1d=y.ndim == 1)
+        self._report(time.perf_counter() - begin)
+        return self
+
+    def _report(self, total: float) -> None:
+        """Set ``fit_report_`` and ``search_``, and give at most one warning."""
+        reports = [self._describe(each.data, each.fit) for each in self.fitted_.targets]
+        for report in reports:
+            report.seconds["total"] = total
+            report.encoded_columns = [] if self.columns_ is None else self.columns_.lines()
+        self.fit_report_ = self.fitted_.per_target(reports)
+        searches = [
+            SearchRecord(report.candidates + report.variance_candidates, *fit.searches)
+            for report, fit in zip(reports, self.fitted_.fits, strict=True)
+        ]
+        self.search_ = self.fitted_.per_target(searches)
+        notes = sorted({note for report in reports for note in report.warnings})
+        if notes:
+            warnings.warn(" ".join(notes), TwoStageGPWarning, stacklevel=4)
+        if self.verbose:
+            for report in reports:
+                print_report(report)
+
+    def update(
+        self,
+        X: Any,
+        y: Any,
+        groups: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        noise_var: ArrayLike | None = None,
+    ) -> Any:
+        """Add rows to the fitted model; hyperparameters stay as they are.
+
+        The result is the model of all rows at the hyperparameters, stack weights, units and
+        calibration of the fit, to rounding. A scikit-learn regressor in the mean stays as it was
+        fitted. Any error leaves the model as it was.
+
+        Parameters
+        ----------
+        X : data frame or array-like of shape (m, d)
+            In the columns of the fit, by the rules of ``predict``.
+        y : array-like of shape (m,) or (m, p)
+        groups : array-like of shape (m,), optional
+            Rows with the same label belong together: in the test that says whether a refit is due
+            a group counts as one row. Labels are not compared with those of the fit.
+        sample_weight : array-like of shape (m,), optional
+            Counts, as in ``fit``.
+        noise_var : array-like of shape (m,) or scalar, optional
+            Known noise variances, as in ``fit``.
+
+        Returns
+        -------
+        self
+
+        Warns
+        -----
+        TwoStageGPWarning
+            Once, when a refit becomes due; ``fit_report_.refit_due`` says why.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from twostagegp import ExactGPRegressor
+        >>> X = np.linspace(0, 1, 20)[:, None]
+        >>> y = np.sin(6 * X[:, 0])
+        >>> gp = ExactGPRegressor(random_state=0).fit(X[:15], y[:15])
+        >>> gp = gp.update(X[15:], y[15:])
+        >>> bool(np.abs(gp.predict(X) - y).max() < 0.01), gp.fit_report_.n_rows
+        (True, 20)
+        """
+        updating.update(self, X, y, groups, sample_weight, noise_var)
+        return self
+
+    @property
+    def relevance_(self) -> Any:
+        """Share of each input column in the mean's inverse lengthscales, by name."""
+        names = encoded_names(self)
+        shares = []
+        for target in self.fitted_.targets:
+            columns = target.data.scaling.columns
+            share = np.zeros(len(names))
+            share[columns] = target.fit.relevance(len(columns))
+            total = share.sum()
+            share = share / total if total > 0 else share
+            shares.append(dict(zip(names, share.tolist(), strict=True)))
+        return self.fitted_.per_target(shares)
+
+    # --- predictions -----------------------------------------------------------------------------
+
+    def predict(
+        self,
+        X: Any,
+        return_std: bool = False,
+        return_latent_std: bool = False,
+        return_cov: bool = False,
+    ) -> Any:
+        """Return the predictive mean, and on request one measure of its uncertainty.
+
+        Parameters
+        ----------
+        X : data frame or array-like of shape (n, d)
+            For a Dask array or data frame the results are lazy Dask arrays: docs/dask.md.
+        return_std : bool
+            Also return the standard deviation of an *observation* at X, noise included. It is the
+            standard deviation of the distribution behind quantiles, densities and samples.
+        return_latent_std : bool
+            Also return the standard deviation of the *function* at X, without noise.
+        return_cov : bool
+            Also return the joint covariance of observations at X, shape (n, n) or (p, n, n).
+
+        Returns
+        -------
+        mean : array of shape (n,) or (n, p)
+        std or cov : array, if asked for
+        """
+        return prediction.predict(self, X, return_std, return_latent_std, return_cov)
+
+    def predict_interval(
+        self,
+        X: Any,
+        level: float = 0.95,
+        method: Literal["calibrated", "conformal"] = "calibrated",
+    ) -> Array:
+        """Return the central interval that holds an observation with probability ``level``.
+
+        Parameters
+        ----------
+        X : data frame or array-like of shape (n, d)
+        level : float
+        method : {"calibrated", "conformal"}
+            ``"calibrated"``: between two quantiles of the predictive distribution.
+            ``"conformal"``: the mean plus and minus the standard deviation times the conformal
+            quantile of the held-out z-scores. Rows are left out one at a time, but the
+            hyperparameters have seen all rows, so the coverage is *approximate*;
+            :class:`~twostagegp.CVPlusRegressor` refits everything and has a guarantee.
+
+        Returns
+        -------
+        interval : array of shape (n, 2) or (n, p, 2)
+        """
+        return prediction.interval(self, X, level, method)
+
+    def predict_quantiles(self, X: Any, levels: ArrayLike) -> Array:
+        """Return quantiles of an observation at each row; they never cross.
+
+        Returns
+        -------
+        quantiles : array of shape (n, len(levels)) or (n, p, len(levels))
+        """
+        return prediction.quantiles(self, X, levels)
+
+    def predict_cdf(self, X: Any, y: ArrayLike) -> Array:
+        """Return the probability that an observation at each row of X is at most y; shape of y."""
+        return prediction.of_z(self, X, y, lambda shape, z, sigma: shape.cdf(z))
+
+    def predict_logpdf(self, X: Any, y: ArrayLike) -> Array:
+        """Return the log density of y at each row of X, in the user's units; shape of y."""
+        return prediction.of_z(self, X, y, lambda shape, z, sigma: shape.logpdf(z) - np.log(sigma))
+
+    def sample_y(
+        self, X: Any, n_samples: int = 1, joint: bool = False, random_state: Any = 0
+    ) -> Array:
+        """Draw observations at X.
+
+        Parameters
+        ----------
+        joint : bool
+            True draws whole functions (plus noise): dependence from the joint covariance, every
+            row's own distribution as its margin. False draws every row alone.
+
+        Returns
+        -------
+        samples : array of shape (n, n_samples) or (n, p, n_samples)
+        """
+        return prediction.samples(self, X, n_samples, random_state, joint)
+
+    # --- shortcuts -------------------------------------------------------------------------------
+
+    def plot(
+        self,
+        X: Any = None,
+        y: Any = None,
+        *,
+        features: str | Sequence[str] | None = None,
+        level: float = 0.95,
+        target: int = 0,
+        ax: Any = None,
+    ) -> Any:
+        """Draw the predictions of the fitted model, in the user's columns and units.
+
+        One input: the prediction with its band, and the rows. Two inputs: maps of the mean and of
+        the standard deviation. More: predicted against observed if X and y are given, otherwise
+        slices along the four inputs that matter most, the others at typical values.
+
+        Parameters
+        ----------
+        X : data frame or array-like of shape (n, d), optional
+            Rows that give the range of the pictures; the training rows by default.
+        y : array-like of shape (n,), optional
+            Outcomes of X.
+        features : str or sequence of str, optional
+            Draw slices along these columns.
+        level : float
+            Probability of the bands.
+        target : int
+            Which target to draw if there are several.
+        ax : Axes or sequence of Axes, optional
+            Where to draw; a new figure by default. pyplot is not used:
+            ``model.plot()[0].figure.savefig("model.png")`` keeps a picture.
+
+        Returns
+        -------
+        list of matplotlib Axes
+        """
+        return shortcuts.plot(self, X, y, features, level, target, ax)
+
+    def save(self, path: str | PathLike[str], *, include_factors: bool = False) -> None:
+        """Write the fitted model into a folder; :func:`twostagegp.load` reads it back.
+
+        Needs ``pip install 'twostagegp[files]'``. What the folder contains, and which models are
+        refused: docs/files.md.
+
+        Parameters
+        ----------
+        path : path of the folder
+            It is created if necessary. A model that is already there is replaced in one step,
+            once the new one has been written completely.
+        include_factors : bool
+            Also store factorised matrices of n × n numbers, instead of computing them again in
+            :func:`twostagegp.load`.
+        """
+        shortcuts.save(self, path, include_factors)
+
+    def to_gpytorch(self) -> Any:
+        """Return the fitted model as a GPyTorch ``ExactGP`` in eval mode, in units of X and y.
+
+        ``gp(X)`` is the distribution of the function and ``gp.likelihood(gp(X))`` that of an
+        observation; both can be differentiated in X. X has the columns of the fit; if the model
+        was fitted to a data frame, the encoded columns, ``model.columns_.transform(X)``.
+
+        The mean module is the fitted mean, the covariance that of the variance stage, and the
+        training targets are the fitted mean at the training rows, so that the posterior mean is
+        the fitted mean and the posterior variance that of part 2. A factor of
+        ``calibration="scale"`` is part of kernel and noise. The local scale g(x) of
+        ``calibration="local"`` is not: multiply variances by ``gp.local_factor(X)``, or use
+        :meth:`to_botorch`, which includes it. The shape of the distribution is always left out,
+        since a GP is Gaussian; ``model.predict_quantiles`` includes it.
+
+        Only for the exact method. Returns a list, one GP per target, if y had several columns.
+
+        Examples
+        --------
+        >>> import numpy as np, torch
+        >>> from twostagegp import ExactGPRegressor
+        >>> X = np.linspace(0, 1, 20)[:, None]
+        >>> model = ExactGPRegressor("rbf", random_state=0).fit(X, np.sin(6 * X[:, 0]))
+        >>> gp = model.to_gpytorch()
+        >>> new = torch.tensor([[0.33]], dtype=torch.float64)
+        >>> bool(np.allclose(gp(new).mean.numpy(), model.predict([[0.33]])))
+        True
+        """
+        return shortcuts.to_gpytorch(self)
+
+    def to_botorch(self, local_scale: bool = True) -> Any:
+        """Return the fitted model as a BoTorch ``Model``, for Bayesian optimisation.
+
+        Needs ``pip install 'twostagegp[botorch]'``. ``posterior(X)`` is a ``GPyTorchPosterior``,
+        joint over the q points of each batch and differentiable in X, with the mean and the latent
+        variance of ``predict``; ``observation_noise=True`` adds the noise. Columns are those of
+        :meth:`to_gpytorch`. Only for the exact method.
+
+        Parameters
+        ----------
+        local_scale : bool
+            Scale variances by the local scale of ``calibration="local"``, as ``predict`` does.
+            False multiplies all of them by its median, ``model.calibration_.factor``.
+
+        Examples
+        --------
+        >>> import numpy as np, torch
+        >>> from twostagegp import ExactGPRegressor
+        >>> X = np.linspace(0, 1, 20)[:, None]
+        >>> model = ExactGPRegressor("rbf", random_state=0).fit(X, np.sin(6 * X[:, 0]))
+        >>> posterior = model.to_botorch().posterior(torch.rand(5, 3, 1, dtype=torch.float64))
+        >>> posterior.mean.shape  # 5 batches of 3 points, 1 output
+        torch.Size([5, 3, 1])
+        """
+        return shortcuts.to_botorch(self, local_scale)
+
+    # --- parameters ------------------------------------------------------------------------------
+
+    @property
+    def _floor(self) -> float:
+        """Noise floor on the standardised target, raised for float32."""
+        return max(self.noise_floor, _FLOAT32_FLOOR if self.dtype == "float32" else 0.0)
 
     def _check_shared_parameters(self) -> None:
-        self._check_choice("missing", MISSING)
-        self._check_choice("dtype", ("float64", "float32"))
+        check_choice("missing", self.missing, MISSING)
+        check_choice("dtype", self.dtype, ("float64", "float32"))
         check_noise_floor(self.noise_floor, "1e-8")
         check_training(self.training)
         check_threads(self.n_jobs)
@@ -250,14 +483,6 @@ class GPEstimator(
                 f"verbose={self.verbose!r}: use 0 (silent) or 1 (progress and the report)."
             )
         check_seed(self.random_state)
-
-    @property
-    def _floor(self) -> float:
-        """Noise floor on the standardised target, raised where the dtype demands it."""
-        return max(self.noise_floor, _FLOAT32_FLOOR if self.dtype == "float32" else 0.0)
-
-    def _check_choice(self, name: str, choices: tuple[Any, ...]) -> None:
-        check_choice(name, getattr(self, name), choices)
 
     def _check_kernels(self, name: str, words: tuple[str, ...] = ()) -> None:
         """Check a parameter that is a kernel, one of ``words`` or (no words) a list of kernels."""
@@ -272,116 +497,3 @@ class GPEstimator(
         for kernel in several:
             if not (is_kernel(kernel) or (isinstance(kernel, str) and kernel in words)):
                 raise InputError(f"{name}={value!r}: use {listed}, or a GPyTorch kernel object.")
-
-    def _finish(self, total: float) -> None:
-        """Publish the parts, the report and at most one warning."""
-        reports = [self._describe(d, f) for d, f in zip(self._data, self._fits, strict=True)]
-        for report in reports:
-            report.seconds["total"] = total
-            report.encoded_columns = [] if self.columns_ is None else self.columns_.lines()
-
-        def one_or_all(parts: list[Any]) -> Any:
-            return parts[0] if self._is_1d else parts
-
-        self.fit_report_ = one_or_all(reports)
-        self.search_ = one_or_all(
-            [
-                SearchRecord(report.candidates + report.variance_candidates, *fit.searches)
-                for report, fit in zip(reports, self._fits, strict=True)
-            ]
-        )
-        pairs = zip(self._data, self._fits, strict=True)
-        self.relevance_ = one_or_all([self._relevance(data, fit) for data, fit in pairs])
-        self._publish(one_or_all)
-        notes = sorted({note for report in reports for note in report.warnings})
-        if notes:
-            warnings.warn(" ".join(notes), TwoStageGPWarning, stacklevel=3)
-        if self.verbose:
-            for report in reports:
-                _say(str(report))
-
-    def _relevance(self, data: Prepared, fit: Any) -> dict[str, float]:
-        names = encoded_names(self)
-        share = np.zeros(len(names))
-        share[data.scaling.columns] = fit.relevance(len(data.scaling.columns))
-        total = share.sum()
-        share = share / total if total > 0 else share
-        return dict(zip(names, share.tolist(), strict=True))
-
-    @property
-    def _is_1d(self) -> bool:
-        return self._target_ndim == 1
-
-    @property
-    def _shapes(self) -> list[Shape]:
-        check_is_fitted(self, "fit_report_")
-        return [fit.shape for fit in self._fits]
-
-    def _inputs(self, X: Any) -> Array:
-        check_is_fitted(self, "fit_report_")
-        if is_dask(X):
-            raise InputError(
-                "of Dask collections predict, predict_interval and predict_quantiles can be "
-                "asked; call X.compute() for the rest."
-            )
-        return new_inputs(self, X)
-
-    def _tensor(self, X: Array, data: Prepared) -> Tensor:
-        return torch.as_tensor(data.scaling.inputs(X)).to(data.rows.X)
-
-    def _moments(self, X: Any, variance: bool) -> tuple[Array, Array | None, Array | None]:
-        return self._moments_at(self._inputs(X), variance)
-
-    def _moments_at(self, X: Array, variance: bool) -> tuple[Array, Array | None, Array | None]:
-        moments = self._raw_moments_at(X, variance)
-        require_finite(*moments)
-        return moments
-
-    def _raw_moments_at(self, X: Array, variance: bool) -> tuple[Array, Array | None, Array | None]:
-        if self._shards is not None:
-            from twostagegp.distributed.answers import moments_at
-
-            return moments_at(self._shards, X, variance)
-        n, p = len(X), len(self._fits)
-        means, latents, observeds = np.empty((n, p)), np.empty((n, p)), np.empty((n, p))
-        with limit_threads(self.n_jobs), no_denormals():
-            for j, (data, fit) in enumerate(zip(self._data, self._fits, strict=True)):
-                y_mean, y_scale = data.scaling.y_mean, data.scaling.y_scale
-                parts = [slice(begin, begin + _CHUNK_ROWS) for begin in range(0, n, _CHUNK_ROWS)]
-                made = (partial(data.scaling.inputs, X[part]) for part in parts)
-                for part, Z in zip(parts, stream(made, data.rows.X), strict=True):
-                    if not variance:
-                        means[part, j] = y_mean + y_scale * _numpy(fit.predict_mean(Z))
-                        continue
-                    mean, latent, observed = (_numpy(moment) for moment in fit.moments(Z))
-                    means[part, j] = y_mean + y_scale * mean
-                    latents[part, j] = y_scale**2 * latent
-                    observeds[part, j] = y_scale**2 * observed
-        return (means, latents, observeds) if variance else (means, None, None)
-
-    def _covariances(self, X: Any) -> Array:
-        X = self._inputs(X)
-        check_covariance_size(len(X), len(self._fits))
-        covariances = []
-        with limit_threads(self.n_jobs), no_denormals():
-            for data, fit in zip(self._data, self._fits, strict=True):
-                C = fit.covariance(self._tensor(X, data))
-                covariances.append(_numpy(C) * data.scaling.y_scale**2)
-        return np.stack(covariances)
-
-
-def is_kernel(value: Any) -> bool:
-    """Whether a value is the name of a kernel or looks like a GPyTorch kernel object."""
-    if isinstance(value, str):
-        return value in KERNELS
-    return hasattr(value, "covar_dist") and not isinstance(value, type)
-
-
-def _numpy(values: Tensor) -> Array:
-    return values.double().cpu().numpy()
-
-
-def _say(text: str) -> None:
-    from rich.console import Console
-
-    Console(stderr=True).print(text, markup=False, highlight=False)

@@ -1,12 +1,13 @@
-"""The front door of classification: ``TwoStageGPClassifier``."""
+"""``TwoStageGPClassifier``: classification with the same three parts."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
+from os import PathLike
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,14 +18,17 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from twostagegp.classification.calibration import LatentScale
 from twostagegp.classification.certainty import leading_pvalues
-from twostagegp.classification.fit import ClassFit, ClassOptions, fit_classes
+from twostagegp.classification.fit import ClassOptions, fit_classes
+from twostagegp.classification.mean import ClassMean
 from twostagegp.classification.probability import (
     mean_softmax,
     quadrature_softmax,
     sampled_softmax,
 )
 from twostagegp.classification.table import ClassTable, make_table
+from twostagegp.classification.variance import TrainedKernel
 from twostagegp.classification.views import MANY_COLUMNS
 from twostagegp.data.checks import check_choice, check_count, check_groups, check_nonnegative
 from twostagegp.data.columns.encoder import TableEncoder
@@ -38,14 +42,15 @@ from twostagegp.data.columns.tables import (
 from twostagegp.data.dask_detection import is_dask
 from twostagegp.engines.memory import check_dense_memory, dense_bytes
 from twostagegp.errors import InputError, TwoStageGPWarning
-from twostagegp.estimators.base import is_kernel
-from twostagegp.estimators.drawable import Drawable
-from twostagegp.estimators.savable import Savable
+from twostagegp.estimators import shortcuts
+from twostagegp.estimators.fitted import FittedClasses
+from twostagegp.estimators.reporting import print_report
 from twostagegp.estimators.validation import (
     check_noise_floor,
     check_seed,
     check_threads,
     check_training,
+    is_kernel,
 )
 from twostagegp.runtime.device import resolve_device
 from twostagegp.runtime.finite import require_finite
@@ -62,8 +67,6 @@ Array = NDArray[np.float64]
 EXACT_ROWS = {"cpu": 6000, "cuda": 30_000}
 #: The same on a CPU for tables as wide as embeddings: neighbours there are far and slow to find.
 EXACT_ROWS_WIDE = 12_000
-#: Rows predicted at a time.
-_CHUNK_ROWS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ class ClassReport:
         )
 
 
-class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
+class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
     r"""Gaussian process classification in two stages, with probabilities that can be trusted.
 
     Labels become regression targets by the Dirichlet transform, one latent function a class. A
@@ -336,10 +339,10 @@ class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
                     dtype,
                 )
                 method, reason = self._choose_method(table)
-                self._fit = fit_classes(table, self._options(method), seed)
-            self._draws = np.random.default_rng(seed).standard_normal(
-                (self.n_samples, table.n_classes)
-            )
+                fit = fit_classes(table, self._options(method), seed)
+            shape = (self.n_samples, table.n_classes)
+            draws = np.random.default_rng(seed).standard_normal(shape)
+            self.fitted_ = FittedClasses(fit, draws)
             self._finish(table, method, reason, time.perf_counter() - begin)
             return self
 
@@ -394,8 +397,7 @@ class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
         return "exact", f"{m} distinct rows"
 
     def _finish(self, table: ClassTable, method: str, reason: str, total: float) -> None:
-        fit: ClassFit = self._fit
-        self.mean_, self.variance_, self.calibration_ = fit.mean, fit.trained, fit.scale
+        fit = self.fitted_.fit
         self.search_ = [] if fit.mean is None else fit.mean.tried
         loss = fit.scale.loss
         if np.isnan(loss) and fit.mean is not None:
@@ -426,9 +428,22 @@ class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
                 stacklevel=3,
             )
         if self.verbose:
-            from rich.console import Console
+            print_report(self.fit_report_)
 
-            Console(stderr=True).print(str(self.fit_report_), markup=False, highlight=False)
+    @property
+    def mean_(self) -> ClassMean | None:
+        """Part 1; None for a single stage."""
+        return self.fitted_.fit.mean
+
+    @property
+    def variance_(self) -> TrainedKernel:
+        """Part 2: the kernel of the Gaussian processes and its hyperparameters."""
+        return self.fitted_.fit.trained
+
+    @property
+    def calibration_(self) -> LatentScale:
+        """Part 3: factors of mean and variance, and a bias per class."""
+        return self.fitted_.fit.scale
 
     # --- predictions -----------------------------------------------------------------------------
 
@@ -443,11 +458,10 @@ class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
             all calls; or an integral without chance.
         """
         check_choice("method", method, ("sampling", "quadrature"))
-        X = self._inputs(X)
         parts = []
         for mean, variance in self._moments(X):
             if method == "sampling":
-                parts.append(mean_softmax(mean, variance, self._draws))
+                parts.append(mean_softmax(mean, variance, self.fitted_.draws))
             else:
                 parts.append(quadrature_softmax(mean, variance))
         P = np.concatenate(parts)
@@ -465,7 +479,7 @@ class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
 
     def predict_latent(self, X: Any) -> tuple[Array, Array]:
         """Mean and standard deviation of the latent functions, each of shape (n, K)."""
-        moments = list(self._moments(self._inputs(X)))
+        moments = list(self._moments(X))
         return (
             np.concatenate([mean for mean, _ in moments]),
             np.sqrt(np.concatenate([variance for _, variance in moments])),
@@ -476,7 +490,7 @@ class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
 
         The draws of a call are common to all rows.
         """
-        X = self._inputs(X)
+        check_is_fitted(self, "fitted_")
         rng = check_random_state(random_state)
         draws = rng.standard_normal((check_count("n_samples", n_samples), len(self.classes_)))
         parts = [sampled_softmax(f, v, draws) for f, v in self._moments(X)]
@@ -506,7 +520,7 @@ class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
         if not (isinstance(level, Real) and 0.0 < level < 1.0):
             raise InputError(f"level={level!r} must lie between 0 and 1, such as 0.05.")
         S = check_count("n_samples", n_samples, least=2)
-        X = self._inputs(X)
+        check_is_fitted(self, "fitted_")
         draws = np.random.default_rng(0).standard_normal((S, len(self.classes_)))
         values = []
         for mean, variance in self._moments(X):
@@ -515,17 +529,67 @@ class TwoStageGPClassifier(ClassifierMixin, Drawable, Savable, BaseEstimator):
         certain = pvalue < level
         return (certain, pvalue) if return_pvalue else certain
 
-    def _moments(self, X: Array) -> Iterator[tuple[Array, Array]]:
-        with limit_threads(self.n_jobs), no_denormals():
-            for begin in range(0, len(X), _CHUNK_ROWS):
-                moments = self._fit.moments(X[begin : begin + _CHUNK_ROWS])
-                require_finite(*moments)
-                yield moments
-
-    def _inputs(self, X: Any) -> Array:
-        check_is_fitted(self, "fit_report_")
+    def _moments(self, X: Any) -> Iterator[tuple[Array, Array]]:
+        """Yield mean and variance of the latents, each (rows, K), chunk by chunk."""
+        check_is_fitted(self, "fitted_")
         _refuse_dask(X)
-        return new_inputs(self, X)
+        numbers = new_inputs(self, X)
+        with limit_threads(self.n_jobs), no_denormals():
+            yield from self.fitted_.moments(numbers)
+
+    # --- shortcuts -------------------------------------------------------------------------------
+
+    def plot(
+        self,
+        X: Any = None,
+        y: Any = None,
+        *,
+        features: str | Sequence[str] | None = None,
+        level: float = 0.95,
+        ax: Any = None,
+    ) -> Any:
+        """Draw the probabilities of the fitted model, in the user's columns and units.
+
+        One input: the probability with its band, and the rows. Two inputs: maps of the probability
+        and of its spread. More: reliability and risk–coverage if X and y are given, otherwise
+        slices along the four inputs that matter most, the others at typical values.
+
+        Parameters
+        ----------
+        X : data frame or array-like of shape (n, d), optional
+            Rows that give the range of the pictures; the training rows by default.
+        y : array-like of shape (n,), optional
+            Labels of X.
+        features : str or sequence of str, optional
+            Draw slices along these columns.
+        level : float
+            Probability of the bands.
+        ax : Axes or sequence of Axes, optional
+            Where to draw; a new figure by default. pyplot is not used:
+            ``model.plot()[0].figure.savefig("model.png")`` keeps a picture.
+
+        Returns
+        -------
+        list of matplotlib Axes
+        """
+        return shortcuts.plot(self, X, y, features, level, 0, ax)
+
+    def save(self, path: str | PathLike[str], *, include_factors: bool = False) -> None:
+        """Write the fitted model into a folder; :func:`twostagegp.load` reads it back.
+
+        Needs ``pip install 'twostagegp[files]'``. What the folder contains, and which models are
+        refused: docs/files.md.
+
+        Parameters
+        ----------
+        path : path of the folder
+            It is created if necessary. A model that is already there is replaced in one step,
+            once the new one has been written completely.
+        include_factors : bool
+            Also store factorised matrices of n × n numbers, instead of computing them again in
+            :func:`twostagegp.load`.
+        """
+        shortcuts.save(self, path, include_factors)
 
     # --- checks ----------------------------------------------------------------------------------
 

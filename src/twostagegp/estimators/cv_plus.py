@@ -29,6 +29,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from numbers import Integral
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ from twostagegp.data.checks import check_finite, check_groups
 from twostagegp.data.columns.encoder import TableEncoder
 from twostagegp.data.columns.tables import named_inputs, needs_rules, training_table
 from twostagegp.errors import InputError, TwoStageGPWarning
-from twostagegp.estimators.savable import Savable
+from twostagegp.estimators import shortcuts
 from twostagegp.pipeline.mean.crossfit import assign_folds
 from twostagegp.runtime.finite import predict_with, require_finite
 from twostagegp.runtime.transaction import unchanged_on_error
@@ -69,7 +70,7 @@ def guaranteed_level(level: float, n: int, n_folds: int) -> float:
     return max(0.0, 1.0 - 2.0 * alpha - slack)
 
 
-class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, Savable, BaseEstimator):
+class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
     """A regressor with the intervals of cross-validation+ around it.
 
     Parameters
@@ -229,6 +230,13 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, Savable, BaseEstimator
             interval[begin : begin + size, 1] = np.partition(upper, rank - 1, axis=1)[:, rank - 1]
         require_finite(interval)
         return interval
+
+    def save(self, path: str | PathLike[str], *, include_factors: bool = False) -> None:
+        """Write the fitted model into a folder; :func:`twostagegp.load` reads it back.
+
+        Parameters are those of :meth:`twostagegp.TwoStageGPRegressor.save`.
+        """
+        shortcuts.save(self, path, include_factors)
 
 
 def _takes_numbers_only(model: Any) -> bool:

@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twostagegp.data.appending import CONSTANT_MODEL, AppendedRows
+from twostagegp.data.checks import check_choice
 from twostagegp.data.scaling import Prepared
 from twostagegp.engines.exact.engine import ExactEngine, ExactPosterior
 from twostagegp.engines.memory import can_keep_factors, plan_factor
 from twostagegp.errors import InputError
-from twostagegp.estimators.base import GaussianFit, GPEstimator
+from twostagegp.estimators.base import BaseGPRegressor
 from twostagegp.estimators.fit_report import FitReport
 from twostagegp.estimators.reporting import single_stage_report
+from twostagegp.estimators.single_stage import GaussianFit, constant_spread
 from twostagegp.kernels import inverse_lengthscale_shares
 from twostagegp.pipeline.mean.models import rank_by_unseen_error
 from twostagegp.pipeline.options import kernel_list
@@ -31,7 +33,7 @@ from twostagegp.search.stages import search_stage
 from twostagegp.training.ladder import Candidate, Ladder, climb, fitted_only, train_with
 from twostagegp.training.schedule import Training
 
-__all__ = ["ExactGPRegressor", "constant_spread"]
+__all__ = ["ExactGPRegressor", "SingleStageFit"]
 
 Array = NDArray[np.float64]
 
@@ -87,14 +89,7 @@ class SingleStageFit(GaussianFit):
         return share
 
 
-def constant_spread(data: Prepared, floor: float) -> float:
-    """Variance of a new observation where the mean of y is all there is to predict."""
-    N = data.rows.total
-    t, c, q = data.merged.t, data.merged.c, data.merged.q
-    return max(float((c @ t**2 + q.sum()) / max(N - 1.0, 1.0)) * (1.0 + 1.0 / N), floor)
-
-
-class ExactGPRegressor(GPEstimator):
+class ExactGPRegressor(BaseGPRegressor):
     """Exact Gaussian process regression in a single stage.
 
     Parameters
@@ -181,9 +176,9 @@ class ExactGPRegressor(GPEstimator):
         return cls(**{**settings, **overrides})
 
     def _check_parameters(self) -> None:
-        self._check_choice("ard", (True, False))
-        self._check_choice("objective", ("nll", "loo"))
-        self._check_choice("selection", ("objective", "misspecification"))
+        check_choice("ard", self.ard, (True, False))
+        check_choice("objective", self.objective, ("nll", "loo"))
+        check_choice("selection", self.selection, ("objective", "misspecification"))
         self._check_kernels("kernel", ("search",))
         self._check_kernels("kernels")
 
@@ -234,5 +229,7 @@ class ExactGPRegressor(GPEstimator):
             )
         return report
 
-    def _publish(self, one_or_all: Any) -> None:
-        self.gp_ = one_or_all([fit.posterior for fit in self._fits])
+    @property
+    def gp_(self) -> Any:
+        """The GP given the training rows, None for a constant, or a list with one per target."""
+        return self.fitted_.per_target([fit.posterior for fit in self.fitted_.fits])

@@ -25,15 +25,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twostagegp.data.appending import CONSTANT_MODEL, AppendedRows
+from twostagegp.data.checks import check_choice
 from twostagegp.data.rows import Rows
 from twostagegp.data.scaling import Prepared
 from twostagegp.engines.neighbors.engine import NeighborEngine, NeighborPosterior, Remembered
 from twostagegp.engines.problem import Problem
 from twostagegp.errors import InputError
-from twostagegp.estimators.base import GaussianFit, GPEstimator, is_kernel
-from twostagegp.estimators.exact_gp import constant_spread
+from twostagegp.estimators.base import BaseGPRegressor
 from twostagegp.estimators.fit_report import FitReport
 from twostagegp.estimators.reporting import single_stage_report
+from twostagegp.estimators.single_stage import GaussianFit, constant_spread
+from twostagegp.estimators.validation import is_kernel
 from twostagegp.kernels import KERNELS, Vector, inverse_lengthscale_shares
 from twostagegp.pipeline.options import kernel_list
 from twostagegp.training.ladder import Candidate, fitted_only
@@ -41,7 +43,7 @@ from twostagegp.training.neighbor_schedule import Schedule, train_mean_candidate
 from twostagegp.training.optimise import minimise
 from twostagegp.training.schedule import Training
 
-__all__ = ["GPNNRegressor"]
+__all__ = ["GPNNFit", "GPNNRegressor"]
 
 Array = NDArray[np.float64]
 
@@ -159,7 +161,7 @@ class GPNNFit(GaussianFit):
         return share
 
 
-class GPNNRegressor(GPEstimator):
+class GPNNRegressor(BaseGPRegressor):
     """Gaussian process regression from nearest neighbours in a single stage (GPNN).
 
     Parameters
@@ -248,10 +250,10 @@ class GPNNRegressor(GPEstimator):
                 f"kernel={self.kernel!r}: use a name ({', '.join(KERNELS)}) or a GPyTorch kernel "
                 "object."
             )
-        self._check_choice("ard", (True, False))
-        self._check_choice("hyperparameters", ("blocks", "neighbors"))
-        self._check_choice("preprocess", ("whiten", "standardise"))
-        self._check_choice("calibrate", (True, False))
+        check_choice("ard", self.ard, (True, False))
+        check_choice("hyperparameters", self.hyperparameters, ("blocks", "neighbors"))
+        check_choice("preprocess", self.preprocess, ("whiten", "standardise"))
+        check_choice("calibrate", self.calibrate, (True, False))
         for name, least in (
             ("n_neighbors", 1),
             ("n_blocks", 1),
@@ -358,5 +360,7 @@ class GPNNRegressor(GPEstimator):
             )
         return report
 
-    def _publish(self, one_or_all: Any) -> None:
-        self.gp_ = one_or_all([fit.posterior for fit in self._fits])
+    @property
+    def gp_(self) -> Any:
+        """The GP given the training rows, None for a constant, or a list with one per target."""
+        return self.fitted_.per_target([fit.posterior for fit in self.fitted_.fits])

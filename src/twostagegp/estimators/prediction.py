@@ -1,49 +1,78 @@
-r"""What a user can ask of a predictive distribution, given its mean, variance and shape.
+r"""Answers from a fitted regressor: functions over ``model.fitted_``.
 
-Front doors provide ``_moments`` (mean and variance in the user's units) and ``_shapes`` (the law of
-:math:`Z` in :math:`y = \mu + \sigma Z`, one a target); this mixin turns them into standard
-deviations, intervals, quantiles, densities and samples, all of one distribution, with one rule of
-shapes:
-a target of shape (n,) gives results without an output axis, a target of shape (n, p)
-gives results with that axis last (before it: rows; after it only the two ends of an interval or the
-quantiles). Joint covariances have shape (n, n) or (p, n, n).
+Each target has a mean :math:`\mu`, a scale :math:`\sigma` and a shape, the distribution of Z in
+:math:`y = \mu + \sigma Z`. Standard deviations, intervals, quantiles, densities and samples are all
+those of this one distribution.
+
+Shapes of the results: if y had shape (n,), results have no axis for targets; if y had shape (n, p),
+that axis follows the rows, and only the two ends of an interval, the quantiles or the samples come
+after it. Joint covariances have shape (n, n) or (p, n, n).
 """
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 
+from twostagegp.data.columns.tables import new_inputs
 from twostagegp.data.dask_detection import is_dask
 from twostagegp.errors import InputError, MemoryBudgetError
+from twostagegp.estimators import shortcuts
+from twostagegp.estimators.fitted import Moments
 from twostagegp.pipeline.calibration.shape import Shape
 from twostagegp.runtime.memory import available_bytes
+from twostagegp.runtime.threads import limit_threads, no_denormals
 
-__all__ = ["Predictive", "check_covariance_size"]
+__all__ = [
+    "check_covariance_size",
+    "check_sample_size",
+    "conformal_scores",
+    "covariances",
+    "encoded_inputs",
+    "interval",
+    "mean_and_sigma",
+    "moments",
+    "of_z",
+    "predict",
+    "quantiles",
+    "samples",
+    "summary",
+]
 
 Array = NDArray[np.float64]
 
-#: Most bytes of the covariance matrices given out at once; one target: 14,142 rows.
-_COVARIANCE_BYTES = 1_600_000_000
-#: Matrices of that size that are there at once while one is made.
+#: Most bytes of the covariance matrices returned at once; one target: 14,142 rows.
+COVARIANCE_BYTES = 1_600_000_000
+#: Matrices of that size that exist at once while one is computed.
 _LIVE_MATRICES = 4
-#: Arrays of the size of the draws that are there at once while they are made.
+#: Arrays of the size of the draws that exist at once while they are computed.
 _LIVE_SAMPLES = 4
 
 
-def check_covariance_size(n: int, p: int) -> None:
-    """Raise before p covariance matrices of n rows are made that would fill the memory."""
+def check_covariance_size(n: int, p: int, most: int = COVARIANCE_BYTES) -> None:
+    """Raise MemoryBudgetError if p covariances of n rows need more than ``most`` bytes.
+
+    They may also not fill the free memory.
+
+    Examples
+    --------
+    >>> check_covariance_size(3, 2, most=100)
+    Traceback (most recent call last):
+    ...
+    twostagegp.errors.MemoryBudgetError: the joint covariance of 3 rows and 2 target(s) needs 0.0
+    GiB; ask for at most 2 rows at a time, or use return_std.
+    """
     needed = 8 * p * n * n
     free = available_bytes(torch.device("cpu"))
-    most = _COVARIANCE_BYTES if free is None else min(_COVARIANCE_BYTES, free // _LIVE_MATRICES)
+    most = most if free is None else min(most, free // _LIVE_MATRICES)
     if needed > most:
         raise MemoryBudgetError(
             f"the joint covariance of {n} rows and {p} target(s) needs {needed / 2**30:.1f} GiB; "
@@ -53,7 +82,7 @@ def check_covariance_size(n: int, p: int) -> None:
 
 
 def check_sample_size(n: int, p: int, n_samples: int) -> None:
-    """Raise before more draws are made than there is memory for."""
+    """Raise MemoryBudgetError if the draws need more memory than is free."""
     needed = _LIVE_SAMPLES * 8 * n * p * n_samples
     available = available_bytes(torch.device("cpu"))
     if available is not None and needed > available:
@@ -63,222 +92,152 @@ def check_sample_size(n: int, p: int, n_samples: int) -> None:
         )
 
 
-class Predictive:
-    """Mixin: a predictive distribution for every row."""
-
-    @abstractmethod
-    def _moments(self, X: Any, variance: bool) -> tuple[Array, Array | None, Array | None]:
-        """Mean, latent variance and sigma squared at X, each (n, p), in user units."""
-
-    @abstractmethod
-    def _covariances(self, X: Any) -> Array:
-        """Joint covariance of observations at X, shape (p, n, n)."""
-
-    @property
-    @abstractmethod
-    def _shapes(self) -> list[Shape]:
-        """The law of Z for each target."""
-
-    @property
-    @abstractmethod
-    def _is_1d(self) -> bool:
-        """Whether the target was one-dimensional."""
-
-    def _shape(self, values: Array) -> Array:
-        return values[:, 0] if self._is_1d else values
-
-    def predict(
-        self,
-        X: Any,
-        return_std: bool = False,
-        return_latent_std: bool = False,
-        return_cov: bool = False,
-    ) -> Any:
-        """Predictive mean, and on request one measure of its uncertainty.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            Of a Dask array or data frame the results are lazy Dask arrays: docs/dask.md.
-        return_std : bool
-            Also the standard deviation of an *observation* at X, noise included: that of the same
-            distribution that quantiles, densities and samples are of.
-        return_latent_std : bool
-            Also the standard deviation of the *function* at X, without noise.
-        return_cov : bool
-            Also the joint covariance of observations at X, shape (n, n) or (p, n, n).
-
-        Returns
-        -------
-        mean : array of shape (n,) or (n, p)
-        std or cov : array, if asked for
-        """
-        if return_std + return_latent_std + return_cov > 1:
-            raise InputError(
-                "ask for one of return_std, return_latent_std and return_cov at a time."
-            )
-        if is_dask(X):
-            if return_cov:
-                raise InputError("return_cov needs all rows in one place: call X.compute() first.")
-            several = return_std or return_latent_std
-            options = {"return_std": return_std, "return_latent_std": return_latent_std}
-            return self._lazy(X, "predict", [()] * (1 + several), options)
-        if return_cov:
-            cov = self._covariances(X)
-            mean = self._shape(self._moments(X, variance=False)[0])
-            stds = np.array([shape.std for shape in self._shapes])
-            cov = cov * (stds**2)[:, None, None]
-            return mean, cov[0] if self._is_1d else cov
-        mean, latent, observed = self._moments(X, variance=return_std or return_latent_std)
-        if latent is None or observed is None:
-            return self._shape(mean)
-        std = np.sqrt(observed) * [shape.std for shape in self._shapes]
-        if return_latent_std:
-            # A law that is off centre has less spread than sigma; the function has no more.
-            std = np.minimum(np.sqrt(latent), std)
-        return self._shape(mean), self._shape(std)
-
-    def predict_interval(
-        self,
-        X: Any,
-        level: float = 0.95,
-        method: Literal["calibrated", "conformal"] = "calibrated",
-    ) -> Array:
-        """Central interval that holds an observation with probability ``level``.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        level : float
-        method : {"calibrated", "conformal"}
-            ``"calibrated"``: between two quantiles of the predictive distribution.
-            ``"conformal"``: the mean plus and minus the standard deviation times the conformal
-            quantile of the held-out z-scores. These are left out one at a time at hyperparameters
-            that have seen all rows, so that the coverage is *approximate*;
-            :class:`~twostagegp.CVPlusRegressor` refits everything and has a guarantee.
-
-        Returns
-        -------
-        interval : array of shape (n, 2) or (n, p, 2)
-        """
-        if method not in ("calibrated", "conformal"):
-            raise InputError(
-                f"method={method!r}: the intervals on offer are 'calibrated' and 'conformal'."
-            )
-        if not 0.0 < level < 1.0:
-            raise InputError(f"level={level!r} must lie between 0 and 1, for example 0.95.")
-        if is_dask(X):
-            return self._lazy(X, "predict_interval", [(2,)], {"level": level, "method": method})
-        if method == "conformal":
-            mean, sigma = self._mean_and_sigma(X)
-            half = sigma * self._conformal_scores(level)
-            return np.stack([self._shape(mean - half), self._shape(mean + half)], axis=-1)
-        return self.predict_quantiles(X, [0.5 - level / 2.0, 0.5 + level / 2.0])
-
-    def _conformal_scores(self, level: float) -> list[float]:
-        """Conformal quantile of each target's held-out z-scores."""
+def encoded_inputs(model: Any, X: Any) -> Array:
+    """Return the rows of a user's table as numbers, by the rules of the fit."""
+    check_is_fitted(model, "fitted_")
+    if is_dask(X):
         raise InputError(
-            f"method='conformal' needs held-out rows, which {type(self).__name__} has none of; use "
-            "TwoStageGPRegressor, or wrap this estimator in CVPlusRegressor."
+            "only predict, predict_interval and predict_quantiles take Dask collections; call "
+            "X.compute() for the other methods."
         )
+    return new_inputs(model, X)
 
-    def predict_quantiles(self, X: Any, levels: ArrayLike) -> Array:
-        """Quantiles of an observation at each row; they never cross.
 
-        Returns
-        -------
-        quantiles : array of shape (n, len(levels)) or (n, p, len(levels))
-        """
-        q = np.atleast_1d(np.asarray(levels, dtype=np.float64))
-        if q.ndim != 1 or not ((q > 0.0) & (q < 1.0)).all():
-            raise InputError(f"levels={levels!r} must be numbers between 0 and 1.")
-        if is_dask(X):
-            return self._lazy(X, "predict_quantiles", [(len(q),)], {"levels": q})
-        return self._summary(X, q)[2]
+def moments(model: Any, X: Any, variance: bool = True) -> Moments:
+    """Return mean, latent variance and sigma squared at X, each (n, p), in the user's units."""
+    numbers = encoded_inputs(model, X)
+    with limit_threads(model.n_jobs), no_denormals():
+        return model.fitted_.moments(numbers, variance)
 
-    def _lazy(
-        self, X: Any, method: str, tails: list[tuple[int, ...]], options: dict[str, Any]
-    ) -> Any:
-        """Lazy results of a method for a Dask collection; ``tails``: their axes after p."""
-        from twostagegp.distributed.answers import lazy_answers
 
-        targets = () if self._is_1d else (len(self._shapes),)
-        return lazy_answers(self, X, method, [(*targets, *tail) for tail in tails], options)
+def mean_and_sigma(model: Any, X: Any) -> tuple[Array, Array]:
+    """Return mean and sigma at X, each of shape (n, p)."""
+    mean, _, observed = moments(model, X)
+    assert observed is not None
+    return mean, np.sqrt(observed)
 
-    def _summary(self, X: Any, levels: Array) -> tuple[Array, Array, Array]:
-        """Mean, standard deviation and quantiles of an observation, at the cost of one of them."""
-        mean, sigma = self._mean_and_sigma(X)
-        std = sigma * [shape.std for shape in self._shapes]
-        z = np.stack([shape.ppf(levels) for shape in self._shapes])
-        quantiles = mean[..., None] + sigma[..., None] * z
-        return (
-            self._shape(mean),
-            self._shape(std),
-            quantiles[:, 0] if self._is_1d else quantiles,
-        )
 
-    def predict_cdf(self, X: Any, y: ArrayLike) -> Array:
-        """Probability that an observation at each row of X is at most y; shape of y."""
-        return self._of_z(X, y, lambda shape, z, sigma: shape.cdf(z))
+def covariances(model: Any, X: Any) -> Array:
+    """Return the joint covariance of mean + sigma Z at X, shape (p, n, n)."""
+    numbers = encoded_inputs(model, X)
+    check_covariance_size(len(numbers), len(model.fitted_.targets))
+    with limit_threads(model.n_jobs), no_denormals():
+        return model.fitted_.covariances(numbers)
 
-    def predict_logpdf(self, X: Any, y: ArrayLike) -> Array:
-        """Log density of y at each row of X, in the user's units; shape of y."""
-        return self._of_z(X, y, lambda shape, z, sigma: shape.logpdf(z) - np.log(sigma))
 
-    def _mean_and_sigma(self, X: Any) -> tuple[Array, Array]:
-        """Both of shape (n, p)."""
-        mean, _, observed = self._moments(X, variance=True)
-        assert observed is not None
-        return mean, np.sqrt(observed)
+def predict(model: Any, X: Any, return_std: bool, return_latent_std: bool, return_cov: bool) -> Any:
+    """Return what :meth:`TwoStageGPRegressor.predict` returns."""
+    if return_std + return_latent_std + return_cov > 1:
+        raise InputError("ask for one of return_std, return_latent_std and return_cov at a time.")
+    if is_dask(X):
+        if return_cov:
+            raise InputError("return_cov needs all rows in one place: call X.compute() first.")
+        several = return_std or return_latent_std
+        options = {"return_std": return_std, "return_latent_std": return_latent_std}
+        return _lazy(model, X, "predict", [()] * (1 + several), options)
+    if return_cov:
+        cov = covariances(model, X)
+        fitted = model.fitted_
+        mean = fitted.without_axis(moments(model, X, variance=False)[0])
+        stds = np.array([shape.std for shape in fitted.shapes])
+        cov = cov * (stds**2)[:, None, None]
+        return mean, cov[0] if fitted.is_1d else cov
+    mean, latent, observed = moments(model, X, variance=return_std or return_latent_std)
+    fitted = model.fitted_
+    if latent is None or observed is None:
+        return fitted.without_axis(mean)
+    std = np.sqrt(observed) * [shape.std for shape in fitted.shapes]
+    if return_latent_std:
+        # A distribution that is off centre has less spread than sigma; the function has no more.
+        std = np.minimum(np.sqrt(latent), std)
+    return fitted.without_axis(mean), fitted.without_axis(std)
 
-    def _of_z(self, X: Any, y: ArrayLike, of: Callable[[Shape, Array, Array], Array]) -> Array:
-        """A function of z = (y - mean) / sigma and sigma for every row and target."""
-        mean, sigma = self._mean_and_sigma(X)
-        y = np.asarray(y, dtype=np.float64)
-        if y.shape != self._shape(mean).shape:
+
+def interval(model: Any, X: Any, level: float, method: str) -> Array:
+    """Return what :meth:`TwoStageGPRegressor.predict_interval` returns."""
+    if method not in ("calibrated", "conformal"):
+        raise InputError(f"method={method!r}: use 'calibrated' or 'conformal'.")
+    if not 0.0 < level < 1.0:
+        raise InputError(f"level={level!r} must lie between 0 and 1, for example 0.95.")
+    if is_dask(X):
+        options = {"level": level, "method": method}
+        return _lazy(model, X, "predict_interval", [(2,)], options)
+    if method == "calibrated":
+        return summary(model, X, np.array([0.5 - level / 2.0, 0.5 + level / 2.0]))[2]
+    mean, sigma = mean_and_sigma(model, X)
+    half = sigma * conformal_scores(model, level)
+    return model.fitted_.without_axis(np.stack([mean - half, mean + half], axis=-1))
+
+
+def conformal_scores(model: Any, level: float) -> list[float]:
+    """Return the conformal quantile of the held-out z-scores of each target."""
+    scores = []
+    for fit in model.fitted_.fits:
+        if fit.calibration is None:
             raise InputError(
-                f"y has shape {y.shape}, the prediction for X {self._shape(mean).shape}."
+                f"method='conformal' needs the z-scores of held-out rows, and "
+                f"{type(model).__name__} holds no rows out; use TwoStageGPRegressor, or wrap this "
+                "estimator in CVPlusRegressor."
             )
-        z = (y.reshape(mean.shape) - mean) / sigma
-        columns = zip(self._shapes, z.T, sigma.T, strict=True)
-        return self._shape(np.stack([of(*column) for column in columns], axis=1))
+        scores.append(fit.calibration.conformal_score(level))
+    return scores
 
-    def sample_y(
-        self, X: Any, n_samples: int = 1, joint: bool = False, random_state: Any = 0
-    ) -> Array:
-        """Draw observations at X.
 
-        Parameters
-        ----------
-        joint : bool
-            True draws whole functions (plus noise): dependence from the joint covariance, every
-            row's own distribution as its margin. False draws every row alone.
+def quantiles(model: Any, X: Any, levels: ArrayLike) -> Array:
+    """Return what :meth:`TwoStageGPRegressor.predict_quantiles` returns."""
+    q = np.atleast_1d(np.asarray(levels, dtype=np.float64))
+    if q.ndim != 1 or not ((q > 0.0) & (q < 1.0)).all():
+        raise InputError(f"levels={levels!r} must be numbers between 0 and 1.")
+    if is_dask(X):
+        return _lazy(model, X, "predict_quantiles", [(len(q),)], {"levels": q})
+    return summary(model, X, q)[2]
 
-        Returns
-        -------
-        samples : array of shape (n, n_samples) or (n, p, n_samples)
-        """
-        if n_samples < 1:
-            raise InputError(f"n_samples={n_samples} must be at least 1.")
-        rng = check_random_state(random_state)
-        rows = X.shape[0] if hasattr(X, "shape") else len(X)
-        check_sample_size(rows, len(self._shapes), n_samples)
-        if not joint:
-            mean, sigma = self._mean_and_sigma(X)
-            z = [shape.sample((len(mean), n_samples), rng) for shape in self._shapes]
-            samples = mean[..., None] + sigma[..., None] * np.stack(z, axis=1)
-            return samples[:, 0] if self._is_1d else samples
-        covs = self._covariances(X)
-        mean = self._moments(X, variance=False)[0]
-        columns = zip(mean.T, covs, self._shapes, strict=True)
-        samples = np.stack(
-            [_joint_draws(m, C, shape, n_samples, rng) for m, C, shape in columns], axis=1
-        )
-        return samples[:, 0] if self._is_1d else samples
+
+def summary(model: Any, X: Any, levels: Array) -> tuple[Array, Array, Array]:
+    """Return mean, standard deviation and quantiles of an observation, from one prediction."""
+    mean, sigma = mean_and_sigma(model, X)
+    fitted = model.fitted_
+    std = sigma * [shape.std for shape in fitted.shapes]
+    z = np.stack([shape.ppf(levels) for shape in fitted.shapes])
+    made = mean[..., None] + sigma[..., None] * z
+    return fitted.without_axis(mean), fitted.without_axis(std), fitted.without_axis(made)
+
+
+def of_z(model: Any, X: Any, y: ArrayLike, of: Callable[[Shape, Array, Array], Array]) -> Array:
+    """Return ``of(shape, z, sigma)`` with z = (y - mean) / sigma, in the shape of y."""
+    mean, sigma = mean_and_sigma(model, X)
+    fitted = model.fitted_
+    y = np.asarray(y, dtype=np.float64)
+    expected = fitted.without_axis(mean).shape
+    if y.shape != expected:
+        raise InputError(f"y has shape {y.shape}, the prediction for X {expected}.")
+    z = (y.reshape(mean.shape) - mean) / sigma
+    columns = zip(fitted.shapes, z.T, sigma.T, strict=True)
+    return fitted.without_axis(np.stack([of(*column) for column in columns], axis=1))
+
+
+def samples(model: Any, X: Any, n_samples: int, random_state: Any, joint: bool) -> Array:
+    """Return what :meth:`TwoStageGPRegressor.sample_y` returns."""
+    if n_samples < 1:
+        raise InputError(f"n_samples={n_samples} must be at least 1.")
+    check_is_fitted(model, "fitted_")
+    fitted = model.fitted_
+    rng = check_random_state(random_state)
+    rows = X.shape[0] if hasattr(X, "shape") else len(X)
+    check_sample_size(rows, len(fitted.targets), n_samples)
+    if not joint:
+        mean, sigma = mean_and_sigma(model, X)
+        z = [shape.sample((len(mean), n_samples), rng) for shape in fitted.shapes]
+        return fitted.without_axis(mean[..., None] + sigma[..., None] * np.stack(z, axis=1))
+    covs = covariances(model, X)
+    mean = moments(model, X, variance=False)[0]
+    columns = zip(mean.T, covs, fitted.shapes, strict=True)
+    made = [_joint_draws(m, C, shape, n_samples, rng) for m, C, shape in columns]
+    return fitted.without_axis(np.stack(made, axis=1))
 
 
 def _joint_draws(mean: Array, cov: Array, shape: Shape, n_samples: int, rng: Any) -> Array:
-    """Gaussian draws whose margins are then given their shape; dependence stays as it is."""
+    """Return Gaussian draws whose margins are then given their shape; (n, n_samples)."""
     values, vectors = np.linalg.eigh(cov)
     root = vectors * np.sqrt(np.clip(values, 0.0, None))
     draws = root @ rng.standard_normal((len(mean), n_samples))
@@ -287,3 +246,13 @@ def _joint_draws(mean: Array, cov: Array, shape: Shape, n_samples: int, rng: Any
     sigma = np.sqrt(np.diag(cov))[:, None]
     levels = np.clip(ndtr(draws / sigma), 1e-12, 1.0 - 1e-12)
     return mean[:, None] + sigma * shape.ppf(levels)
+
+
+def _lazy(
+    model: Any, X: Any, method: str, tails: list[tuple[int, ...]], options: dict[str, Any]
+) -> Any:
+    """Return lazy results of a method for a Dask collection; ``tails``: their axes after p."""
+    check_is_fitted(model, "fitted_")
+    fitted = model.fitted_
+    targets = () if fitted.is_1d else (len(fitted.targets),)
+    return shortcuts.predict_dask(model, X, method, [(*targets, *tail) for tail in tails], options)

@@ -1,6 +1,6 @@
-"""The front door: ``TwoStageGPRegressor``, the three parts behind one estimator.
+"""``TwoStageGPRegressor``: the three parts behind one estimator.
 
-Its constructor stores the choices; ``twostage.py`` carries them out for each target column.
+The constructor stores the choices; ``pipeline/fit.py`` carries them out for each target column.
 """
 
 from __future__ import annotations
@@ -8,13 +8,15 @@ from __future__ import annotations
 from numbers import Integral
 from typing import Any
 
+from twostagegp.data.checks import check_choice
 from twostagegp.data.scaling import Prepared
 from twostagegp.engines.choice import METHODS, choose_method
 from twostagegp.engines.memory import plan_factor
 from twostagegp.errors import InputError
-from twostagegp.estimators.base import GPEstimator, is_kernel
+from twostagegp.estimators.base import BaseGPRegressor
 from twostagegp.estimators.fit_report import FitReport
 from twostagegp.estimators.reporting import two_stage_report, words_on_factor
+from twostagegp.estimators.validation import is_kernel
 from twostagegp.kernels import KERNELS
 from twostagegp.pipeline.fit import TwoStageFit, fit_two_stage
 from twostagegp.pipeline.mean.build import is_regressor_like
@@ -24,7 +26,7 @@ from twostagegp.training.schedule import Training
 __all__ = ["TwoStageGPRegressor"]
 
 
-class TwoStageGPRegressor(GPEstimator):
+class TwoStageGPRegressor(BaseGPRegressor):
     """Gaussian process regression that chooses its mean, kernel and noise by held-out scores.
 
     Three parts, each trained on what the one before it got wrong on rows it had not seen: a
@@ -199,15 +201,15 @@ class TwoStageGPRegressor(GPEstimator):
         return cls(**{**settings, **overrides})
 
     def _check_parameters(self) -> None:
-        self._check_choice("method", ("auto", *METHODS))
+        check_choice("method", self.method, ("auto", *METHODS))
         k = self.n_neighbors
         if not isinstance(k, Integral) or isinstance(k, bool) or k < 1:
             raise InputError(f"n_neighbors={k!r} must be a whole number of at least 1, such as 50.")
-        self._check_choice("ard", (True, False, "both"))
-        self._check_choice("variance_objective", ("heldout", "nll"))
+        check_choice("ard", self.ard, (True, False, "both"))
+        check_choice("variance_objective", self.variance_objective, ("heldout", "nll"))
         _selections(self.selection)
-        self._check_choice("residuals", ("heldout", "insample"))
-        self._check_choice("calibration", ("local", "scale", None))
+        check_choice("residuals", self.residuals, ("heldout", "insample"))
+        check_choice("calibration", self.calibration, ("local", "scale", None))
         self._check_kernels("kernels")
         several = isinstance(self.variance, list | tuple)
         self._check_kernels("variance", () if several else ("search",))
@@ -253,13 +255,20 @@ class TwoStageGPRegressor(GPEstimator):
     def _describe(self, data: Prepared, fit: TwoStageFit) -> FitReport:
         return two_stage_report(data, fit)
 
-    def _conformal_scores(self, level: float) -> list[float]:
-        return [fit.calibration.conformal_score(level) for fit in self._fits]
+    @property
+    def mean_(self) -> Any:
+        """Part 1: a StackedMean, or a list with one per target."""
+        return self.fitted_.per_target([fit.mean for fit in self.fitted_.fits])
 
-    def _publish(self, one_or_all: Any) -> None:
-        self.mean_ = one_or_all([fit.mean for fit in self._fits])
-        self.variance_ = one_or_all([fit.variance for fit in self._fits])
-        self.calibration_ = one_or_all([fit.calibration for fit in self._fits])
+    @property
+    def variance_(self) -> Any:
+        """Part 2: for example a GPVariance, or a list with one per target."""
+        return self.fitted_.per_target([fit.variance for fit in self.fitted_.fits])
+
+    @property
+    def calibration_(self) -> Any:
+        """Part 3: a Calibration, or a list with one per target."""
+        return self.fitted_.per_target([fit.calibration for fit in self.fitted_.fits])
 
 
 def _selections(selection: Any) -> tuple[str, str]:

@@ -20,7 +20,14 @@ from twostagegp.pipeline.mean.models import NeighborMean, RidgeMean
 from twostagegp.pipeline.variance import ConstantVariance, GPVariance
 from twostagegp.training.ladder import Candidate
 
-__all__ = ["candidate_rows", "single_stage_report", "two_stage_report", "words_on_factor"]
+__all__ = [
+    "candidate_rows",
+    "largest_jitter",
+    "print_report",
+    "single_stage_report",
+    "two_stage_report",
+    "words_on_factor",
+]
 
 
 def candidate_rows(
@@ -80,7 +87,7 @@ def two_stage_report(data: Prepared, fit: TwoStageFit) -> FitReport:
         variance=fit.variance.label,
         calibration=calibration,
         noise_std=data.scaling.y_scale * math.sqrt(fit.noise),
-        jitter=_largest_jitter(fit),
+        jitter=largest_jitter(fit),
         seconds=dict(fit.seconds),
         evaluations=sum(c.evaluations + c.refit_evaluations for c in everyone),
         full_evaluations=full,
@@ -94,7 +101,10 @@ def two_stage_report(data: Prepared, fit: TwoStageFit) -> FitReport:
     )
 
 
-def _largest_jitter(fit: TwoStageFit) -> float:
+def largest_jitter(fit: Any) -> float:
+    """Return the largest jitter of the factorisations behind the fit of one target."""
+    if not isinstance(fit, TwoStageFit):
+        return 0.0 if fit.posterior is None else float(fit.posterior.jitter)
     ridges = [
         m.posterior.jitter for m in fit.mean.models if isinstance(m, RidgeMean | NeighborMean)
     ]
@@ -108,6 +118,13 @@ def _ignored_weights(fit: TwoStageFit) -> list[str]:
         for model in fit.mean.models
         if isinstance(model, RegressorMean) and model.ignored_weights
     ]
+
+
+def print_report(report: Any) -> None:
+    """Print a report on the standard error stream."""
+    from rich.console import Console
+
+    Console(stderr=True).print(str(report), markup=False, highlight=False)
 
 
 def single_stage_report(

@@ -1,8 +1,8 @@
-"""``update``: new rows for a fitted regressor, without a new fit.
+"""``update``: add rows to a fitted regressor without a new fit.
 
 Hyperparameters, weights, units, rules of columns and the calibration stay as they are; rows are
-added, and factorisations are extended (docs/updating.md). The new state is computed beside the
-model and assigned at the end, so that an error leaves the model as it was.
+added, and factorisations are extended (docs/updating.md). The new state is computed next to the old
+one and replaces it at the end, so an error leaves the model as it was.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -18,151 +17,86 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_consistent_length, column_or_1d
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from twostagegp.data.appending import AppendedRows, append_rows
 from twostagegp.data.checks import check_finite, check_nonnegative
-from twostagegp.data.scaling import Prepared
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.estimators.drift import LEVEL, evidence, normal_scores, start_evidence
 from twostagegp.estimators.fit_report import FitReport
-from twostagegp.pipeline.calibration.shape import Shape
-from twostagegp.runtime.threads import limit_threads
+from twostagegp.estimators.fitted import FittedRegression, FittedTarget
+from twostagegp.estimators.prediction import encoded_inputs
+from twostagegp.estimators.reporting import largest_jitter
+from twostagegp.runtime.threads import limit_threads, no_denormals
 
-__all__ = ["Updatable"]
+__all__ = ["update"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
-#: A refit is due when the rows are more than so many times those of the fit.
+#: A refit is due when there are more rows than this many times those of the fit.
 MOST_GROWTH = 1.5
 
 
-class Updatable:
-    """Mixin: a regressor that takes new rows after ``fit``."""
-
-    _data: list[Prepared]
-    _fits: list[Any]
-    _target_ndim: int
-    n_jobs: int | None
-    fit_report_: Any
-    _shards: Any
-
-    @property
-    @abstractmethod
-    def _shapes(self) -> list[Shape]:
-        """The law of z for each target."""
-
-    @abstractmethod
-    def _inputs(self, X: Any) -> Array:
-        """The numbers of rows, by the rules of the fit."""
-
-    @abstractmethod
-    def _moments_at(self, X: Array, variance: bool) -> tuple[Array, Array | None, Array | None]:
-        """Mean, latent variance and sigma squared at such rows, each (n, p), in user units."""
-
-    @abstractmethod
-    def _describe(self, data: Prepared, fit: Any) -> FitReport:
-        """The record of one target's fit."""
-
-    @abstractmethod
-    def _publish(self, one_or_all: Any) -> None:
-        """Set the public attributes particular to the front door."""
-
-    def update(
-        self,
-        X: Any,
-        y: Any,
-        groups: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
-        noise_var: ArrayLike | None = None,
-    ) -> Any:
-        """Add rows to the fitted model; hyperparameters stay as they are.
-
-        The model is then that of all rows at the hyperparameters, stack weights, units and
-        calibration of the fit, to rounding. A scikit-learn regressor in the mean stays as it was
-        fitted. Any error leaves the model as it was.
-
-        Parameters
-        ----------
-        X : data frame or array-like of shape (m, d)
-            In the columns of the fit, by the rules of ``predict``.
-        y : array-like of shape (m,) or (m, p)
-        groups : array-like of shape (m,), optional
-            Rows with the same label belong together: in the test that says whether a refit is due
-            a group counts as one row. They are groups of their own, not those of the fit.
-        sample_weight : array-like of shape (m,), optional
-            Counts, as in ``fit``.
-        noise_var : array-like of shape (m,) or scalar, optional
-            Known noise variances, as in ``fit``.
-
-        Returns
-        -------
-        self
-
-        Warns
-        -----
-        TwoStageGPWarning
-            Once, when a refit becomes due; ``fit_report_.refit_due`` says why.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from twostagegp import ExactGPRegressor
-        >>> X = np.linspace(0, 1, 20)[:, None]
-        >>> y = np.sin(6 * X[:, 0])
-        >>> gp = ExactGPRegressor(random_state=0).fit(X[:15], y[:15])
-        >>> gp = gp.update(X[15:], y[15:])
-        >>> bool(np.abs(gp.predict(X) - y).max() < 0.01), gp.fit_report_.n_rows
-        (True, 20)
-        """
-        begin = time.perf_counter()
-        if self._shards is not None:
-            raise InputError(
-                "a model whose rows are on a Dask cluster cannot be updated: call fit with a "
-                "collection of all rows."
-            )
-        rows = _checked(self._inputs(X), self._targets(y), groups, sample_weight, noise_var)
-        mean, _, variance = self._moments_at(rows.X, variance=True)
+def update(
+    model: Any,
+    X: Any,
+    y: Any,
+    groups: ArrayLike | None,
+    sample_weight: ArrayLike | None,
+    noise_var: ArrayLike | None,
+) -> None:
+    """Add rows to a fitted regressor; see :meth:`TwoStageGPRegressor.update`."""
+    begin = time.perf_counter()
+    check_is_fitted(model, "fitted_")
+    fitted: FittedRegression = model.fitted_
+    if fitted.remote is not None:
+        raise InputError(
+            "a model whose rows are on a Dask cluster cannot be updated: call fit with a "
+            "collection of all rows."
+        )
+    numbers, targets = encoded_inputs(model, X), _targets(y, fitted)
+    rows = _checked(numbers, targets, groups, sample_weight, noise_var)
+    with limit_threads(model.n_jobs):
+        with no_denormals():
+            mean, _, variance = fitted.moments(rows.X)
         assert variance is not None
         z = (rows.y - mean) / np.sqrt(variance)
         appended: list[AppendedRows] = []
-        fits: list[Any] = []
-        with limit_threads(self.n_jobs):
-            for j, (data, fit) in enumerate(zip(self._data, self._fits, strict=True)):
-                appended.append(append_rows(data, rows.X, rows.y[:, j], *rows.rest))
-                errors = (rows.y - mean)[:, j] / data.scaling.y_scale
-                fits.append(fit.extended(appended[-1], errors))
-        several = isinstance(self.fit_report_, list)
-        before = self.fit_report_ if several else [self.fit_report_]
-        seconds = time.perf_counter() - begin
-        after = []
-        for j, report in enumerate(before):
-            scores = normal_scores(self._shapes[j], z[:, j])
-            made = _recorded(report, appended[j], scores, rows.groups, seconds)
-            made.jitter = self._describe(appended[j].data, fits[j]).jitter
-            after.append(made)
-        _warn_once(before, after)
-        self._data, self._fits = [each.data for each in appended], fits
-        self.fit_report_ = after if several else after[0]
-        self._publish(lambda parts: parts if several else parts[0])
-        return self
+        extended: list[FittedTarget] = []
+        for j, target in enumerate(fitted.targets):
+            appended.append(append_rows(target.data, rows.X, rows.y[:, j], *rows.rest))
+            errors = (rows.y - mean)[:, j] / target.data.scaling.y_scale
+            fit = target.fit.extended(appended[-1], errors)
+            extended.append(FittedTarget(appended[-1].data, fit))
+    before = model.fit_report_ if isinstance(model.fit_report_, list) else [model.fit_report_]
+    seconds = time.perf_counter() - begin
+    after = []
+    for j, report in enumerate(before):
+        scores = normal_scores(fitted.shapes[j], z[:, j])
+        made = _recorded(report, appended[j], scores, rows.groups, seconds)
+        made.jitter = largest_jitter(extended[j].fit)
+        after.append(made)
+    _warn_once(before, after)
+    model.fitted_ = replace(fitted, targets=tuple(extended))
+    model.fit_report_ = fitted.per_target(after)
 
-    def _targets(self, y: Any) -> Array:
-        """Targets of new rows, shape (m, p)."""
-        values = np.asarray(y, dtype=np.float64)
-        p = len(self._fits)
-        shape = "(m,)" if self._target_ndim == 1 else f"(m, {p})"
-        fine = values.ndim == self._target_ndim and (values.ndim == 1 or values.shape[1] == p)
-        if not fine:
-            raise InputError(f"y has shape {values.shape}, expected {shape} as in fit.")
-        check_finite(values, "y")
-        return values.reshape(len(values), p)
+
+def _targets(y: Any, fitted: FittedRegression) -> Array:
+    """Return the targets of new rows, shape (m, p)."""
+    values = np.asarray(y, dtype=np.float64)
+    p = len(fitted.targets)
+    shape = "(m,)" if fitted.is_1d else f"(m, {p})"
+    fine = values.ndim == 1 if fitted.is_1d else values.ndim == 2 and values.shape[1] == p
+    if not fine:
+        raise InputError(f"y has shape {values.shape}, expected {shape} as in fit.")
+    check_finite(values, "y")
+    return values.reshape(len(values), p)
 
 
 @dataclass(frozen=True)
 class _NewRows:
-    """Rows of positive weight that were checked."""
+    """Checked new rows of positive weight."""
 
     X: Array
     y: Array
@@ -172,7 +106,7 @@ class _NewRows:
 
     @property
     def rest(self) -> tuple[Array, Array | None, Index | None]:
-        """All but inputs and targets."""
+        """Weights, known noise variances and groups."""
         return self.weight, self.noise_var, self.groups
 
 
@@ -183,7 +117,7 @@ def _checked(
     sample_weight: ArrayLike | None,
     noise_var: ArrayLike | None,
 ) -> _NewRows:
-    """Check what ``update`` is given, row by row; X is checked already."""
+    """Check the arguments of ``update`` and drop rows of weight 0; X is checked already."""
     check_consistent_length(X, y)
     m = len(X)
     weight = check_nonnegative(sample_weight, m, "sample_weight")
@@ -192,7 +126,7 @@ def _checked(
     labels = _labels(groups, m)
     used = weight > 0.0
     if not used.any():
-        raise InputError(f"sample_weight is zero in all {m} rows; there is nothing to add.")
+        raise InputError(f"sample_weight is zero in all {m} rows; there are no rows to add.")
     return _NewRows(
         X[used],
         y[used],
@@ -203,7 +137,7 @@ def _checked(
 
 
 def _labels(groups: ArrayLike | None, m: int) -> Index | None:
-    """Group numbers of new rows."""
+    """Return the group numbers of new rows."""
     if groups is None:
         return None
     labels = column_or_1d(np.asarray(groups))
@@ -215,7 +149,7 @@ def _labels(groups: ArrayLike | None, m: int) -> Index | None:
 def _recorded(
     report: FitReport, appended: AppendedRows, z: Array, groups: Index | None, seconds: float
 ) -> FitReport:
-    """The report after an update."""
+    """Return the report after an update."""
     updates = report.updates
     log_S = updates[-1]["log_evidence"] if updates else start_evidence()
     log_S, log_M = evidence(log_S, len(updates) + 1, z, groups)
@@ -241,28 +175,28 @@ def _recorded(
 
 
 def _reason(n_rows: int, updates: Sequence[dict[str, Any]]) -> str:
-    """Why a refit is due, or nothing."""
+    """Return why a refit is due, or an empty text."""
     added = sum(update["rows"] for update in updates)
     fitted = n_rows - added
     if updates[-1]["evidence"] >= 1.0 / LEVEL:
         return (
             f"the rows of the last update do not fit what was predicted for them (mean z "
-            f"{updates[-1]['z_mean']:.2f}, mean z² {updates[-1]['z_square']:.2f} where 0 and 1 are "
-            f"expected; evidence {updates[-1]['evidence']:.3g} of the {1.0 / LEVEL:.0f} that a "
-            f"model which holds reaches with probability {LEVEL:g}). Call fit with all rows, or "
+            f"{updates[-1]['z_mean']:.2f} and mean z² {updates[-1]['z_square']:.2f}, expected 0 "
+            f"and 1; evidence {updates[-1]['evidence']:.3g}, and a model that still holds reaches "
+            f"{1.0 / LEVEL:.0f} with probability {LEVEL:g} at most). Call fit with all rows, or "
             "with the newest."
         )
     if n_rows > MOST_GROWTH * fitted:
         return (
-            f"{added} rows came to {fitted} since the fit, more than half as many. Call fit with "
-            "all rows."
+            f"{added} rows were added to the {fitted} rows of the fit, more than half as many. "
+            "Call fit with all rows."
         )
     return ""
 
 
 def _warn_once(before: list[FitReport], after: list[FitReport]) -> None:
-    """One warning for what has become due now."""
+    """Warn once about the refits that have become due in this update."""
     news = [new.refit_due for old, new in zip(before, after, strict=True) if not old.refit_due]
     due = sorted({text for text in news if text})
     if due:
-        warnings.warn(f"A refit is due: {' '.join(due)}", TwoStageGPWarning, stacklevel=3)
+        warnings.warn(f"A refit is due: {' '.join(due)}", TwoStageGPWarning, stacklevel=4)

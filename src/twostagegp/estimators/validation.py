@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from twostagegp.errors import InputError
+from twostagegp.kernels import KERNELS
 from twostagegp.training.schedule import Training
 
 __all__ = [
@@ -16,11 +17,12 @@ __all__ = [
     "check_seed",
     "check_threads",
     "check_training",
+    "is_kernel",
 ]
 
 
 def check_seed(random_state: Any) -> np.random.RandomState:
-    """The generator that ``random_state`` stands for."""
+    """Return the generator that ``random_state`` stands for."""
     try:
         return check_random_state(random_state)
     except ValueError as error:
@@ -30,18 +32,27 @@ def check_seed(random_state: Any) -> np.random.RandomState:
 
 
 def check_threads(n_jobs: Any) -> None:
-    """Raise where ``n_jobs`` is no number of threads."""
+    """Raise InputError unless ``n_jobs`` is None, -1 or a number of threads."""
     if n_jobs is not None and (not isinstance(n_jobs, Integral) or n_jobs == 0):
         raise InputError(f"n_jobs={n_jobs!r}: use a number of threads, -1 (all) or None.")
 
 
 def check_training(training: Any) -> None:
-    """Raise where ``training`` is neither a schedule nor None."""
+    """Raise InputError unless ``training`` is a Training or None."""
     if training is not None and not isinstance(training, Training):
         raise InputError(f"training={training!r}: use a Training(...) or None.")
 
 
-def check_noise_floor(noise_floor: Any, such: str) -> None:
-    """Raise where a noise floor, relative to a variance of one, is none; ``such`` is one."""
+def check_noise_floor(noise_floor: Any, example: str) -> None:
+    """Raise InputError unless 0 < noise_floor < 1. ``example`` is quoted in the message."""
     if not (isinstance(noise_floor, Real) and 0.0 < float(noise_floor) < 1.0):
-        raise InputError(f"noise_floor={noise_floor!r} must lie between 0 and 1, such as {such}.")
+        raise InputError(
+            f"noise_floor={noise_floor!r} must lie between 0 and 1, such as {example}."
+        )
+
+
+def is_kernel(value: Any) -> bool:
+    """Return whether a value is the name of a kernel or looks like a GPyTorch kernel object."""
+    if isinstance(value, str):
+        return value in KERNELS
+    return hasattr(value, "covar_dist") and not isinstance(value, type)

@@ -81,7 +81,7 @@ class Output(torch.nn.Module):
 
 
 class TwoStageBotorchModel(GPyTorchModel, FantasizeMixin):
-    """What :meth:`Exportable.to_botorch` returns: a BoTorch model at the state of a fit.
+    """What :meth:`TwoStageGPRegressor.to_botorch` returns: a BoTorch model at the state of a fit.
 
     ``condition_on_observations`` and ``fantasize`` give models that have seen further rows.
 
@@ -265,7 +265,7 @@ def _typical_likelihood(outputs: list[Output]) -> GaussianLikelihood:
 
 
 def as_botorch(estimator: Any, local_scale: bool = True) -> TwoStageBotorchModel:
-    """What :meth:`Exportable.to_botorch` returns."""
+    """What :meth:`TwoStageGPRegressor.to_botorch` returns."""
     if not isinstance(local_scale, bool):
         raise InputError(f"local_scale={local_scale!r}: use True or False.")
     all_parts = parts_of(estimator)

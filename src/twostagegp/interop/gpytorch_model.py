@@ -139,9 +139,9 @@ class FittedGP(gpytorch.models.ExactGP):
 
 
 def as_gpytorch(estimator: Any) -> FittedGP | list[FittedGP]:
-    """What :meth:`Exportable.to_gpytorch` returns."""
+    """What :meth:`TwoStageGPRegressor.to_gpytorch` returns."""
     models = [_exact_gp(parts) for parts in parts_of(estimator)]
-    return models[0] if estimator._is_1d else models
+    return models[0] if estimator.fitted_.is_1d else models
 
 
 def _exact_gp(parts: Parts) -> FittedGP:

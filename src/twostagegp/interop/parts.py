@@ -22,7 +22,7 @@ from torch import Tensor
 from twostagegp.data.scaling import Prepared
 from twostagegp.engines.exact.engine import ExactPosterior
 from twostagegp.errors import InputError, MemoryBudgetError
-from twostagegp.estimators.base import GPEstimator
+from twostagegp.estimators.base import BaseGPRegressor
 from twostagegp.estimators.exact_gp import SingleStageFit
 from twostagegp.interop.kernels import Standardise, exact_kernel
 from twostagegp.interop.scale import ScaleModule
@@ -218,13 +218,12 @@ def parts_of(estimator: Any) -> list[Parts]:
     """The parts of every target of a fitted regressor, or an error that says what to do."""
     from sklearn.utils.validation import check_is_fitted
 
-    check_is_fitted(estimator, "fit_report_")
-    assert isinstance(estimator, GPEstimator)
-    pairs = zip(estimator._data, estimator._fits, strict=True)
-    return [_parts(estimator, data, fit) for data, fit in pairs]
+    check_is_fitted(estimator, "fitted_")
+    assert isinstance(estimator, BaseGPRegressor)
+    return [_parts(estimator, each.data, each.fit) for each in estimator.fitted_.targets]
 
 
-def _parts(estimator: GPEstimator, data: Prepared, fit: Any) -> Parts:
+def _parts(estimator: BaseGPRegressor, data: Prepared, fit: Any) -> Parts:
     source = _posterior(fit)
     if source is None:
         raise _refusal(estimator, data, fit)
@@ -264,7 +263,7 @@ def _posterior(fit: Any) -> ExactPosterior | None:
     return posterior if isinstance(posterior, ExactPosterior) else None
 
 
-def _refusal(estimator: GPEstimator, data: Prepared, fit: Any) -> InputError:
+def _refusal(estimator: BaseGPRegressor, data: Prepared, fit: Any) -> InputError:
     m, d = len(data.rows), len(data.scaling.columns)
     constant = isinstance(fit, TwoStageFit) and isinstance(fit.variance, ConstantVariance)
     if isinstance(fit, SingleStageFit) or constant:

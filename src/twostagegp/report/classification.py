@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from twostagegp.errors import InputError
+from twostagegp.estimators.prediction import encoded_inputs
 from twostagegp.metrics import classification as scores
 from twostagegp.plotting.slices import Answers, make_slices, shuffle_effects
 from twostagegp.plotting.slices.tables import as_given
@@ -54,7 +55,7 @@ def classification_context(model: Any, X: Any, y: Any) -> dict[str, Any]:
     answered, seconds, met = _ask(model, rows)
     answers = Answers(model)
     order = ranked(shuffle_effects(answers, rows.frame))
-    outside = outside_training(model, model._inputs(as_given(model, rows.frame)))
+    outside = outside_training(model, encoded_inputs(model, as_given(model, rows.frame)))
     slices = make_slices(answers, rows.frame, slice_features(order))
     report = model.fit_report_
     advice = class_advice(report, answered.n, outside, met) + _trust(answered)

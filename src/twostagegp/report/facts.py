@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from twostagegp.data.checks import check_finite
 from twostagegp.errors import InputError
+from twostagegp.estimators.prediction import mean_and_sigma
 from twostagegp.pipeline.calibration.shape import Shape
 from twostagegp.plotting.slices.tables import as_given, model_frame
 
@@ -108,7 +109,7 @@ def read_rows(model: Any, X: Any, y: Any, classes: bool) -> TestRows:
         return TestRows(frame, labels, outcome, [_name(y, "class")])
     values = outcome.astype(np.float64).reshape(len(outcome), -1)
     check_finite(values, "y")
-    p = len(model._fits)
+    p = len(model.fitted_.targets)
     if values.shape[1] != p:
         raise InputError(f"y has {values.shape[1]} column(s), the model {p} target(s).")
     if isinstance(y, pd.DataFrame):
@@ -137,12 +138,12 @@ def predict_rows(model: Any, rows: TestRows) -> tuple[list[Predicted], float, li
         warnings.simplefilter("always")
         for first in range(0, len(rows.frame), _CHUNK):
             part = as_given(model, rows.frame.iloc[first : first + _CHUNK])
-            parts.append(model._mean_and_sigma(part))
+            parts.append(mean_and_sigma(model, part))
     seconds = time.perf_counter() - begin
     mean, sigma = (np.concatenate(column) for column in zip(*parts, strict=True))
     predicted = [
         Predicted(name, rows.y[:, j], mean[:, j], sigma[:, j], shape)
-        for j, (name, shape) in enumerate(zip(rows.targets, model._shapes, strict=True))
+        for j, (name, shape) in enumerate(zip(rows.targets, model.fitted_.shapes, strict=True))
     ]
     return predicted, seconds, list(dict.fromkeys(str(each.message) for each in caught))
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import twostagegp
 from twostagegp.errors import TwoStageGPError
+from twostagegp.estimators.fitted import FittedClasses
 from twostagegp.kernels import KERNELS
 from twostagegp.plotting.searches import draw_stage
 from twostagegp.report.figures import axes, picture
@@ -136,7 +137,7 @@ def kernel_check(model: Any, j: int) -> tuple[str, list[Picture]]:
 
     Both are empty where there is no kernel of this package to test, or too few rows.
     """
-    data, name = model._data[j], _leading_kernel(model, j)
+    data, name = model.fitted_.data[j], _leading_kernel(model, j)
     if name is None or data.constant_target or len(data.rows) < 30:
         return "", []
     kernel, _, form = name.partition("-")
@@ -168,7 +169,7 @@ def kernel_check(model: Any, j: int) -> tuple[str, list[Picture]]:
 
 
 def _leading_kernel(model: Any, j: int) -> str | None:
-    report = model.fit_report_ if model._is_1d else model.fit_report_[j]
+    report = model.fit_report_ if model.fitted_.is_1d else model.fit_report_[j]
     rows = [row for row in report.candidates if row["weight"] > 0.0]
     for row in sorted(rows, key=lambda row: -row["weight"]):
         label = str(row["kernel"]).partition("/")[0]
@@ -184,11 +185,10 @@ def outside_training(model: Any, numbers: NDArray[np.float64]) -> NDArray[np.boo
     None are named where no more are outside than in any other sample of rows: of n training rows
     and d columns, a new row lies outside some column's range with probability up to 2d / (n + 1).
     """
-    table = getattr(getattr(getattr(model, "_fit", None), "latents", None), "table", None)
-    if table is not None:
-        known, Z = np.asarray(table.X), numbers
+    if isinstance(model.fitted_, FittedClasses):
+        known, Z = np.asarray(model.fitted_.table.X), numbers
     else:
-        data = model._data[0]
+        data = model.fitted_.data[0]
         known, Z = data.merged.X, data.scaling.inputs(numbers)
     none = np.zeros(len(Z), dtype=bool)
     if known.shape[1] == 0:

@@ -8,6 +8,7 @@ import numpy as np
 from scipy import stats
 
 from twostagegp import metrics, plotting
+from twostagegp.estimators.prediction import encoded_inputs
 from twostagegp.plotting.inputs import name_axis, row_places
 from twostagegp.plotting.slices import Answers, make_grid, make_slices, shuffle_effects
 from twostagegp.plotting.slices.tables import as_given, column_kinds, column_rules
@@ -49,10 +50,10 @@ def regression_context(model: Any, X: Any, y: Any) -> dict[str, Any]:
     predicted, seconds, met = predict_rows(model, rows)
     answers = Answers(model)
     effects = shuffle_effects(answers, rows.frame)
-    outside = outside_training(model, model._inputs(as_given(model, rows.frame)))
+    outside = outside_training(model, encoded_inputs(model, as_given(model, rows.frame)))
     several = len(predicted) > 1
-    reports = model.fit_report_ if several or not model._is_1d else [model.fit_report_]
-    searches = model.search_ if several or not model._is_1d else [model.search_]
+    reports = [model.fit_report_] if model.fitted_.is_1d else model.fit_report_
+    searches = [model.search_] if model.fitted_.is_1d else model.search_
     targets = []
     for j, one in enumerate(predicted):
         report = reports[j]
@@ -101,7 +102,7 @@ def headline(model: Any, j: int, one: Predicted, advice: list[Any]) -> list[str]
     """The page in three or four sentences."""
     error = np.abs(one.residual)
     half, most = float(np.median(error)), float(np.quantile(error, 0.9))
-    scaling = model._data[j].scaling
+    scaling = model.fitted_.data[j].scaling
     alone = float(np.median(np.abs(one.y - scaling.y_mean)))
     words = [
         f"Half of the predictions of {one.name} are off by less than {number(half)}, nine in ten "

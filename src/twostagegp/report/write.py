@@ -11,7 +11,7 @@ from typing import Any
 from sklearn.utils.validation import check_is_fitted
 
 from twostagegp.errors import InputError
-from twostagegp.estimators.base import GPEstimator
+from twostagegp.estimators.base import BaseGPRegressor
 from twostagegp.estimators.classifier import TwoStageGPClassifier
 from twostagegp.report.classification import classification_context
 from twostagegp.report.page import template_text, write_page
@@ -89,7 +89,7 @@ def report_context(model: Any, X: Any, y: Any, title: str | None = None) -> dict
     """Everything that the template of the page needs."""
     if isinstance(model, TwoStageGPClassifier):
         make = classification_context
-    elif isinstance(model, GPEstimator):
+    elif isinstance(model, BaseGPRegressor):
         make = regression_context
     else:
         raise InputError(

@@ -31,6 +31,7 @@ __all__ = [
     "check_scaling",
     "check_shape",
     "check_stack",
+    "check_targets",
     "check_whitening",
 ]
 
@@ -204,16 +205,20 @@ def check_stack(stack: Any) -> None:
 
 
 def check_regressor(model: Any) -> None:
-    """Parameters that a fit would take, and one fit a target."""
+    """Parameters that a fit would take, and columns that are in the table."""
     model._check_parameters()
     model._check_shared_parameters()
     _check_threads(model)
-    fine = len(model._fits) == len(model._data) >= 1 and model._target_ndim in (1, 2)
-    _require(fine, "targets without a fit")
-    for data in model._data:
-        _require(type(data).__name__ == "Prepared", "targets without rows")
+    for data in model.fitted_.data:
         _require(_indexes(data.scaling.columns, _n_encoded(model)), "columns outside of the table")
     _check_names(model)
+
+
+def check_targets(fitted: Any) -> None:
+    """One target at least, and only one if predictions have no axis for targets."""
+    fine = all(type(target).__name__ == "FittedTarget" for target in fitted.targets)
+    count = len(fitted.targets)
+    _require(fine and count >= 1 and (count == 1 or not fitted.is_1d), "targets without a fit")
 
 
 def check_classifier(model: Any) -> None:
@@ -221,11 +226,12 @@ def check_classifier(model: Any) -> None:
     model._check_parameters()
     _check_threads(model)
     K = len(model.classes_)
-    _require(model.classes_.ndim == 1 and model._fit.latents.table.n_classes == K, "other classes")
-    _require(model._draws.ndim == 2 and model._draws.shape[1] == K, "draws of other classes")
-    fine = model._draws.dtype == np.float64 and bool(np.isfinite(model._draws).all())
-    _require(fine and len(model._draws) >= 1, "draws that are none")
-    _require(model._fit.latents.table.X.shape[1] == _n_encoded(model), "other columns")
+    table, draws = model.fitted_.table, model.fitted_.draws
+    _require(model.classes_.ndim == 1 and table.n_classes == K, "other classes")
+    _require(draws.ndim == 2 and draws.shape[1] == K, "draws of other classes")
+    fine = draws.dtype == np.float64 and bool(np.isfinite(draws).all())
+    _require(fine and len(draws) >= 1, "draws that are not finite")
+    _require(table.X.shape[1] == _n_encoded(model), "other columns")
     _check_names(model)
 
 

@@ -14,11 +14,12 @@ from sklearn.utils.validation import check_is_fitted
 from twostagegp.errors import MemoryBudgetError, ModelFileError
 from twostagegp.storage.folder import read_files, read_manifest, write_folder
 from twostagegp.storage.packages import require
+from twostagegp.storage.upgrades import from_format_1
 
 __all__ = ["FORMAT", "load", "save_model"]
 
-#: Version of the format that is written; ``_READERS`` has those that are read.
-FORMAT = 1
+#: Version of the format that is written; ``_UPGRADES`` has those that are read.
+FORMAT = 2
 #: Largest structure that is read.
 _MODEL_BYTES = 1 << 30
 
@@ -29,7 +30,7 @@ def save_model(
     include_factors: bool = False,
     table: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a fitted model into a folder; see :meth:`twostagegp.storage.Savable.save`.
+    """Write a fitted model into a folder; see :meth:`twostagegp.TwoStageGPRegressor.save`.
 
     ``table`` says where the training rows came from, such as the name of the target's column; it is
     kept in the manifest for programs that read tables, and plays no part in :func:`load`.
@@ -101,10 +102,10 @@ def load(path: str | PathLike[str], device: str = "cpu") -> Any:
     folder = Path(path)
     manifest = read_manifest(folder)
     version = manifest.get("format")
-    if type(version) is not int or version not in _READERS:
+    if type(version) is not int or version not in _UPGRADES:
         raise ModelFileError(
             f"{folder} has format {str(version)[:20]}, written by twostagegp "
-            f"{str(manifest.get('library'))[:20]}; this version reads {sorted(_READERS)}. "
+            f"{str(manifest.get('library'))[:20]}; this version reads {sorted(_UPGRADES)}. "
             "Install a newer twostagegp."
         )
     files = read_files(folder, manifest)
@@ -113,7 +114,7 @@ def load(path: str | PathLike[str], device: str = "cpu") -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return _READERS[version](manifest, files, place)
+            return _read(manifest, files, place, _UPGRADES[version])
     except ModelFileError as error:
         raise ModelFileError(f"{folder} cannot be loaded: {error}") from error
     except MemoryBudgetError as error:  # with the numbers, which are the way out
@@ -143,8 +144,13 @@ def _is_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in told)
 
 
-def _read_1(manifest: Mapping[str, Any], files: Mapping[str, bytes], device: Any) -> Any:
-    """Format 1, since 0.1.0."""
+def _read(
+    manifest: Mapping[str, Any],
+    files: Mapping[str, bytes],
+    device: Any,
+    upgrade: Callable[[Any], Any] | None,
+) -> Any:
+    """Make the model of the files; ``upgrade`` rewrites the parts of an older format."""
     from twostagegp.storage.decoding import Decoder
     from twostagegp.storage.estimators import load_estimator
     from twostagegp.storage.registry import FRONT_DOORS
@@ -159,7 +165,8 @@ def _read_1(manifest: Mapping[str, Any], files: Mapping[str, bytes], device: Any
         key: value if value.flags.writeable else value.copy() for key, value in loaded.items()
     }
     estimators = [load_estimator(files[f"sklearn-{k}"]) for k in range(len(files) - 2)]
-    model = Decoder(arrays, estimators, device).parts(structure["parts"])
+    parts = structure["parts"] if upgrade is None else upgrade(structure["parts"])
+    model = Decoder(arrays, estimators, device).parts(parts)
     name = type(model).__name__
     if name not in FRONT_DOORS or name != manifest.get("class"):
         raise ModelFileError(f"it describes a {name} instead of a {manifest.get('class')}.")
@@ -179,6 +186,8 @@ def _try(model: Any) -> None:
     import numpy as np
     import pandas as pd
 
+    from twostagegp.estimators.prediction import summary
+
     rows: Any = np.repeat([[0.0], [1.0], [-1.0]], model.n_features_in_, axis=1)
     names = getattr(model, "feature_names_in_", None)
     # Of CVPlusRegressor it is its estimator that predicts.
@@ -194,7 +203,7 @@ def _try(model: Any) -> None:
         # The refits of the folds answer for intervals only.
         answers, shape = [model.predict(rows), model.predict_interval(rows, 0.5)[:, 0]], (3,)
     else:
-        mean, std, quantiles = model._summary(rows, np.array([0.1, 0.9]))
+        mean, std, quantiles = summary(model, rows, np.array([0.1, 0.9]))
         answers = [mean, std, quantiles[..., 0], quantiles[..., 1]]
         shape = (3, *mean.shape[1:])
     if encoder is not None:
@@ -205,4 +214,5 @@ def _try(model: Any) -> None:
         raise ModelFileError("its predictions are of another shape, or not finite.")
 
 
-_READERS: dict[int, Callable[[Mapping[str, Any], Mapping[str, bytes], Any], Any]] = {1: _read_1}
+#: Formats that are read, and how the parts of each become those of the present one.
+_UPGRADES: dict[int, Callable[[Any], Any] | None] = {1: from_format_1, FORMAT: None}

@@ -104,7 +104,7 @@ _SEEN = "n_features_in_:int feature_names_in_?:array"
 _COLUMNS = "missing?:any columns_?:TableEncoder|none"
 _NO_COLUMNS = (("missing", "auto"), ("columns_", None))
 _NUMERIC = "fill:array indicator:bool"
-_TARGETS = "_target_ndim:int _data:list _fits:list relevance_:dict|list"
+_TARGETS = "fitted_:FittedRegression"
 _REPORTS = "fit_report_:FitReport|list search_:SearchRecord|list"
 _SHARED = "training noise_floor device dtype n_jobs random_state verbose"
 
@@ -114,15 +114,14 @@ PARTS: dict[str, Part] = {
         "estimators.regressor",
         "method kernels ard mean penalty variance variance_objective selection residuals "
         f"calibration n_neighbors {_SHARED}",
-        f"{_SEEN} {_COLUMNS} {_TARGETS} {_REPORTS} mean_:StackedMean|list "
-        "variance_:GPVariance|ConstantVariance|list calibration_:Calibration|list",
+        f"{_SEEN} {_COLUMNS} {_TARGETS} {_REPORTS}",
         check=checks.check_regressor,
         defaults=_NO_COLUMNS,
     ),
     "ExactGPRegressor": _front_door(
         "estimators.exact_gp",
         f"kernel kernels ard objective selection {_SHARED}",
-        f"{_SEEN} {_COLUMNS} {_TARGETS} {_REPORTS} gp_:ExactPosterior|list|none",
+        f"{_SEEN} {_COLUMNS} {_TARGETS} {_REPORTS}",
         check=checks.check_regressor,
         defaults=_NO_COLUMNS,
     ),
@@ -130,7 +129,7 @@ PARTS: dict[str, Part] = {
         "estimators.gpnn",
         "kernel n_neighbors ard hyperparameters n_blocks block_rows calibrate n_calibration "
         f"preprocess {_SHARED}",
-        f"{_SEEN} {_COLUMNS} {_TARGETS} {_REPORTS} gp_:NeighborPosterior|list|none",
+        f"{_SEEN} {_COLUMNS} {_TARGETS} {_REPORTS}",
         check=checks.check_regressor,
         defaults=_NO_COLUMNS,
     ),
@@ -138,8 +137,8 @@ PARTS: dict[str, Part] = {
         "estimators.classifier",
         "stages alpha_eps latent_scale n_samples smoothing method kernels ard mean variance "
         f"residuals n_neighbors {_SHARED}",
-        f"{_SEEN} {_COLUMNS} classes_:array _fit:ClassFit _draws:array mean_:ClassMean|none "
-        "variance_:TrainedKernel calibration_:LatentScale search_:list fit_report_:ClassReport",
+        f"{_SEEN} {_COLUMNS} classes_:array fitted_:FittedClasses search_:list "
+        "fit_report_:ClassReport",
         check=checks.check_classifier,
         defaults=_NO_COLUMNS,
     ),
@@ -149,6 +148,14 @@ PARTS: dict[str, Part] = {
         f"{_SEEN} folds_:array estimator_:sklearn|$D estimators_:list scores_:array",
         check=checks.check_cv_plus,
     ),
+    # fitted states
+    "FittedRegression": _part(
+        "estimators.fitted", "targets:tuple is_1d:bool remote:none", check=checks.check_targets
+    ),
+    "FittedTarget": _part(
+        "estimators.fitted", "data:Prepared fit:TwoStageFit|SingleStageFit|GPNNFit"
+    ),
+    "FittedClasses": _part("estimators.fitted", "fit:ClassFit draws:array"),
     # columns of the user's table
     "TableEncoder": _part(
         "data.columns.encoder",

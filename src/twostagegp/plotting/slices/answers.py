@@ -40,7 +40,8 @@ class Answers:
         if self.classes is not None:
             self.names: list[Any] = list(self.classes)[1 if len(self.classes) == 2 else 0 :]
         else:
-            self.names = [None] if model._is_1d else list(range(len(model._fits)))
+            fitted = model.fitted_
+            self.names = [None] if fitted.is_1d else list(range(len(fitted.targets)))
 
     def middle(self, frame: pd.DataFrame) -> Array:
         """Means or probabilities, shape (n, len(names))."""

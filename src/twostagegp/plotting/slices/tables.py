@@ -17,6 +17,7 @@ from twostagegp.data.columns.categories import OTHER, CategoryColumn
 from twostagegp.data.columns.encoder import TableEncoder
 from twostagegp.data.columns.tables import encoded_names
 from twostagegp.errors import InputError
+from twostagegp.estimators.fitted import FittedClasses
 
 __all__ = [
     "as_given",
@@ -99,8 +100,8 @@ def training_frame(model: Any) -> tuple[pd.DataFrame, NDArray[Any]]:
     >>> X["x0"].round(6).tolist(), y.round(6).tolist()
     ([1.0, 2.0, 4.0], [0.0, 1.0, 2.0])
     """
-    table = getattr(getattr(getattr(model, "_fit", None), "latents", None), "table", None)
-    if table is not None:
+    if isinstance(model.fitted_, FittedClasses):
+        table = model.fitted_.table
         numbers, y = np.asarray(table.X), model.classes_[table.codes]
     else:
         numbers, y = _regression_rows(model)
@@ -120,14 +121,14 @@ def training_frame(model: Any) -> tuple[pd.DataFrame, NDArray[Any]]:
 
 
 def _regression_rows(model: Any) -> tuple[Array, Array]:
-    data = model._data[0]
-    scaling = data.scaling
-    numbers = _stand_ins(model, len(data.merged.X))
-    numbers[:, scaling.columns] = data.merged.X * scaling.x_scale + scaling.x_mean
+    first, *_ = prepared = model.fitted_.data
+    scaling = first.scaling
+    numbers = _stand_ins(model, len(first.merged.X))
+    numbers[:, scaling.columns] = first.merged.X * scaling.x_scale + scaling.x_mean
     targets = np.column_stack(
-        [d.scaling.y_mean + d.scaling.y_scale * d.merged.t for d in model._data]
+        [data.scaling.y_mean + data.scaling.y_scale * data.merged.t for data in prepared]
     )
-    return numbers, targets[:, 0] if model._is_1d else targets
+    return numbers, model.fitted_.without_axis(targets)
 
 
 def _stand_ins(model: Any, n: int) -> Array:
