@@ -72,7 +72,7 @@ class Source:
         """Whether the file has no types of its own."""
         return self.kind in ("csv", "tsv")
 
-    def _told(self) -> AbstractContextManager[None]:
+    def as_input_errors(self) -> AbstractContextManager[None]:
         return reading(self.path, self.kind, self.encoding, self.delimiter)
 
     def require(self, columns: Sequence[str], what: str) -> None:
@@ -88,7 +88,7 @@ class Source:
 
     def read(self, columns: Sequence[str], as_text: Collection[str] = ()) -> pd.DataFrame:
         """All rows of some columns, with types inferred where the file has none."""
-        with self._told():
+        with self.as_input_errors():
             if self.is_text:
                 with strict(), open_bounded(self.path, self.delimiter) as (_, _, file):
                     frame = self._csv(file, dtype=dict.fromkeys(as_text, str), low_memory=False)
@@ -119,7 +119,7 @@ class Source:
             else self._arrow_chunks(columns, keep, rows)
         )
         first = 0
-        with self._told():
+        with self.as_input_errors():
             for frame, kept, done in made:
                 if len(frame):
                     yield Chunk(frame, kept, first, done)
@@ -297,7 +297,7 @@ def open_source(
     # A byte order mark, which spreadsheets write, is not part of the first name.
     codec = "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
     found = Source(path, kind, [], codec, between, decimal)
-    with found._told():
+    with found.as_input_errors():
         names = _header(found)
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
