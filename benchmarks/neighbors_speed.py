@@ -427,15 +427,17 @@ def local_solves(
     Z, Q = rng.normal(size=(n, d)), rng.normal(size=(points, d))
     t, noises = np.sin(Z.sum(axis=1)), np.full(n, 0.01)
     near = TreeIndex(torch.from_numpy(Z)).query(torch.from_numpy(Q), k)
-    index, kind = near.numpy(), local.KINDS["matern32"]
+    form = NamedKernel("matern32", d).form.compiled
+    assert form is not None
+    index, kernel = near.numpy(), local.CompiledKernel.of(form, metric=2)
     mean, variance = np.empty(points), np.empty(points)
 
     def whole() -> None:
-        local.predict(Z, t, noises, index, Q, kind, 1.0, mean, variance)
+        local.predict(Z, t, noises, index, Q, kernel, 1.0, mean, variance)
 
     loop = _part_loop()
     seconds = [
-        _fastest(lambda count=count: loop(Z, t, noises, index, Q, kind, 1.0, count), runs)
+        _fastest(lambda count=count: loop(Z, t, noises, index, Q, kernel, 1.0, count), runs)
         for count in (1, 2, 3)
     ]
     seconds.append(_fastest(whole, runs))
@@ -512,10 +514,10 @@ def _part_loop() -> Any:
     from twostagegp.engines.neighbors.compiled import local
     from twostagegp.engines.neighbors.compiled.lanes import LANES, OPTIONS
 
-    gather, distances, covariances = local._gather, local._distances, local._covariances
+    gather, distances, covariances = local.gather, local.pair_distances, local.covariances
 
     @njit(**{**OPTIONS, "cache": False})
-    def loop(Z, t, noise, near, points, kind, s, count):  # type: ignore[no-untyped-def]
+    def loop(Z, t, noise, near, points, kernel, s, count):  # type: ignore[no-untyped-def]
         m, k = near.shape
         d = Z.shape[1]
         X, T, N = np.empty((k + 1, d, LANES)), np.empty((k, LANES)), np.empty((k, LANES))
@@ -527,7 +529,7 @@ def _part_loop() -> Any:
                 distances(X, D, False)
             if count > 2:
                 for i in range(1, k + 1):
-                    covariances(D.reshape(-1), i * D.shape[1] * LANES, i * LANES, kind, s)
+                    covariances(D.reshape(-1), i * D.shape[1] * LANES, i * LANES, kernel, s)
         return X[0, 0, 0] + D[1, 0, 0]
 
     return loop

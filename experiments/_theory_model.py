@@ -65,7 +65,7 @@ def covariance(name: str, X: Array, theta: Array) -> tuple[Array, Array]:
     """K with noise, shape (n, n), and its derivative by each entry of theta, shape (3, n, n)."""
     kernel = NamedKernel(name, X.shape[1])
     K_f, (_, r) = kernel.evaluate(torch.as_tensor(X), theta[:2])
-    by_l = kernel.shrink_derivative(K_f, r, math.exp(theta[1]), 1.0)
+    by_l = kernel.form.shrink_derivative(K_f, r, math.exp(theta[1]), 1.0)
     noise = math.exp(theta[2]) * np.eye(len(X))
     return K_f.numpy() + noise, np.stack([by_l.numpy(), K_f.numpy(), noise])
 

@@ -1,5 +1,7 @@
 """Every kernel against its formula, its GPyTorch twin, scikit-learn and finite differences."""
 
+from typing import ClassVar
+
 import gpytorch.kernels as gk
 import numpy as np
 import pytest
@@ -17,8 +19,6 @@ from twostagegp.kernels import (
     inverse_lengthscale_shares,
     is_flexible,
     make_kernel,
-    stationary,
-    wrapped,
 )
 from twostagegp.kernels.gpytorch import LaplacianKernel
 
@@ -206,22 +206,10 @@ def test_named_gradient_equals_autograd_through_gpytorch(name, ard):
 
 @each_kernel
 @each_ard
-def test_both_ways_to_a_distance_give_the_same_gradient(name, ard, monkeypatch):
+def test_gradient_with_distances_from_a_matrix_product_equals_finite_differences(name, ard):
     kernel = NamedKernel(name, 70, ard)
-    theta, X, W = some_theta(kernel), inputs(6, 70), symmetric(6)
-    by_product = kernel.gradient(X, theta, *kernel.evaluate(X, theta), W)
-    monkeypatch.setattr(stationary, "_DIRECT_COLUMNS", 70)
-    by_differences = kernel.gradient(X, theta, *kernel.evaluate(X, theta), W)
-    np.testing.assert_allclose(by_product, by_differences, rtol=1e-6, atol=1e-6)
-
-
-def test_laplacian_gradient_does_not_depend_on_the_panels(monkeypatch):
-    kernel = NamedKernel("laplacian", D, ard=True)
-    theta, X, W = some_theta(kernel), inputs(9), symmetric(9)
-    K, saved = kernel.evaluate(X, theta)
-    whole = kernel.gradient(X, theta, K, saved, W)
-    monkeypatch.setattr(stationary, "_PANEL_ENTRIES", 20)  # two rows a panel
-    np.testing.assert_allclose(kernel.gradient(X, theta, K, saved, W), whole, rtol=1e-12)
+    closed, slopes = gradient_and_slopes(kernel, inputs(6, 70), some_theta(kernel), symmetric(6))
+    np.testing.assert_allclose(closed, slopes, rtol=1e-6, atol=1e-6)
 
 
 def test_nearly_equal_rows_do_not_spoil_the_matern12_gradient():
@@ -293,31 +281,6 @@ def test_lengthscales_of_fixed_ratios_are_the_formula_with_one_parameter(name):
     np.testing.assert_allclose(kernel.cross(X, Z, theta).numpy(), expected, rtol=1e-13)
     closed, slopes = gradient_and_slopes(kernel, X, theta, symmetric(7))
     np.testing.assert_allclose(closed, slopes, rtol=1e-7, atol=1e-7)
-
-
-@pytest.mark.parametrize("p", [1, 2])
-@pytest.mark.parametrize("batch", [(), (2,)])
-def test_distances_summed_up_by_columns(p, batch):
-    rng = np.random.default_rng(4)
-    X, Z = (torch.as_tensor(rng.normal(size=(*batch, n, D))) for n in (6, 4))
-    expected = torch.cdist(X, Z, p=p)
-    before = X.clone(), Z.clone()
-    torch.testing.assert_close(stationary._by_columns(X, Z, p), expected)
-    assert torch.equal(X, before[0])
-    assert torch.equal(Z, before[1])
-
-
-@pytest.mark.parametrize("name", ["rbf", "laplacian"])
-@pytest.mark.parametrize("d", [64, 65])
-def test_nearly_equal_rows_of_up_to_64_columns_keep_their_distance(name, d):
-    kernel = NamedKernel(name, d)
-    X = inputs(5, d)
-    X[1] = X[0] + 1e-9
-    r = kernel.own_distance(X)
-    assert not r.diagonal().any()
-    expected = 1e-9 * (d if name == "laplacian" else np.sqrt(d))
-    exact = d == 64 or name == "laplacian"
-    assert (abs(float(r[0, 1]) / expected - 1.0) < 1e-6) == exact
 
 
 def test_a_kernel_is_flexible_from_four_parameters_on():
@@ -601,23 +564,26 @@ def test_laplacian_module_on_the_diagonal():
 
 
 @pytest.mark.parametrize("equal", [False, True], ids=["two tables", "one table twice"])
-def test_the_graph_of_a_gpytorch_kernel_is_held_a_strip_at_a_time(equal, monkeypatch, module_calls):
+def test_the_graph_of_a_gpytorch_kernel_is_held_a_strip_at_a_time(equal, module_calls):
     """A whole graph is a hundred matrices and more."""
+
+    class Strips(WrappedKernel):
+        graph_entries: ClassVar = {"cpu": 60}
+
     module = gk.ScaleKernel(gk.RBFKernel() * gk.PeriodicKernel() + gk.MaternKernel(nu=0.5))
-    kernel = WrappedKernel(module, D)
     X = inputs(23)
     Z = X.clone() if equal else inputs(17, seed=3)
-    theta, W, V = some_theta(kernel), symmetric(23), torch.rand(23, len(Z)).double()
+    theta = some_theta(WrappedKernel(module, D))
+    W, V = symmetric(23), torch.rand(23, len(Z)).double()
 
-    def results():
+    def results(kernel):
         K, saved = kernel.evaluate(X, theta)
         slope = kernel.gradient(X, theta, K, saved, W)
         return K, slope, kernel.cross(X, Z, theta), kernel.cross_gradient(X, Z, theta, V)
 
-    expected = results()
-    monkeypatch.setattr(wrapped, "_GRAPH_ENTRIES", {"cpu": 60})
+    expected, strips = results(WrappedKernel(module, D)), Strips(module, D)
     module_calls.clear()
-    found = results()
+    found = results(strips)
     assert max(rows for rows, _ in module_calls) <= 8  # beside at least 7
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-9)

@@ -46,6 +46,7 @@ from twostagegp.classification.table import ClassTable
 from twostagegp.classification.views import MANY_COLUMNS, View
 from twostagegp.errors import NotFittableError, TwoStageGPError, TwoStageGPWarning
 from twostagegp.kernels import Kernel, Vector, is_flexible, make_kernel
+from twostagegp.kernels.catalogue import stationary_form
 from twostagegp.kernels.linear import LinearKernel
 from twostagegp.numerics.linalg import block_inverses, safe_cholesky
 from twostagegp.numerics.objectives import one_copy_out
@@ -240,8 +241,8 @@ def kernel_choices(
 ) -> list[tuple[View, Kernel]]:
     """Every kernel in every view.
 
-    A lengthscale a column is for narrow tables. The L1 Laplacian is left out of wide ones, where
-    its distances are slow; a linear kernel joins there.
+    One lengthscale per column is for narrow tables. Kernels of the L1 distance, which is slow on
+    many columns, are left out of wide tables; a linear kernel joins there.
     """
     choices: list[tuple[View, Kernel]] = []
     d = len(table.views[0].columns)
@@ -249,7 +250,7 @@ def kernel_choices(
     for view in table.views:
         for kernel in kernels:
             named = isinstance(kernel, str)
-            if named and kernel == "laplacian" and wide and len(kernels) > 1:
+            if named and stationary_form(kernel).metric == 1 and wide and len(kernels) > 1:
                 continue
             forms = [False]
             if named and view.name == "columns" and d > 1 and not (wide and ard == "both"):

@@ -1,7 +1,8 @@
-r"""What a kernel is: a covariance function with a flat parameter vector.
+r"""The interface of a kernel: a covariance function with a flat parameter vector.
 
-An optimiser sees one array :math:`\theta` per kernel. ``stationary.py`` has the kernels that have
-a name, with derivatives written out; ``wrapped.py`` makes a kernel of any GPyTorch kernel object.
+An optimiser sees one array :math:`\theta` per kernel. ``catalogue.py`` and ``stationary.py`` have
+the named kernels, with derivatives in closed form; ``wrapped.py`` makes a kernel from any GPyTorch
+kernel object. :class:`twostagegp.testing.KernelContract` tests a class against this interface.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 __all__ = ["Kernel", "Scalars", "Vector", "inverse_lengthscale_shares", "is_flexible"]
 
 Vector = NDArray[np.float64]
-#: One number, or one a problem of a batch, shape (B, 1, 1).
+#: One number, or one per problem of a batch, shape (B, 1, 1).
 Scalars = float | Tensor
 #: Standard deviation of the prior on a log-lengthscale and on a log-outputscale.
 PRIOR_SPREAD = 4.0
@@ -35,47 +36,51 @@ class Kernel(ABC):
 
     @abstractmethod
     def start(self) -> Vector:
-        """Starting values for standardised inputs and a standardised target."""
+        """Return starting values for standardised inputs and a standardised target."""
 
     @abstractmethod
     def bounds(self) -> list[tuple[float, float]]:
-        """Lower and upper bound of each entry of ``theta``."""
+        """Return the lower and upper bound of each entry of ``theta``."""
 
     @abstractmethod
     def prior(self) -> tuple[Vector, Vector]:
-        """Mean and precision of a weak Gaussian prior on ``theta`` (precision 0: none)."""
+        """Return mean and precision of a weak Gaussian prior on ``theta`` (precision 0: none)."""
 
     @abstractmethod
     def evaluate(self, X: Tensor, theta: Vector) -> tuple[Tensor, Any]:
-        """K(X, X), and what :meth:`gradient` needs to remember."""
+        """Return K(X, X) as a new tensor, and what :meth:`gradient` needs."""
 
     @abstractmethod
     def gradient(self, X: Tensor, theta: Vector, K: Tensor, saved: Any, W: Tensor) -> Vector:
-        """The vector of inner products of a symmetric W with dK/dtheta_j."""
+        """Return the inner products of a symmetric W with dK/dtheta_j, shape (size,)."""
 
     @abstractmethod
     def cross(self, X: Tensor, Z: Tensor, theta: Vector) -> Tensor:
-        """K(X, Z), shape (len(X), len(Z))."""
+        """Return K(X, Z), shape (len(X), len(Z))."""
 
     @abstractmethod
     def cross_gradient(self, X: Tensor, Z: Tensor, theta: Vector, W: Tensor) -> Vector:
-        """The vector of inner products of W, shape (len(X), len(Z)), with dK(X, Z)/dtheta_j."""
+        """Return the inner products of W, shape (len(X), len(Z)), with dK(X, Z)/dtheta_j."""
 
     @abstractmethod
     def diagonal(self, X: Tensor, theta: Vector) -> Tensor:
-        """diag K(X, X), shape (len(X),)."""
+        """Return diag K(X, X), shape (len(X),)."""
+
+    @abstractmethod
+    def diagonal_gradient(self, X: Tensor, theta: Vector, w: Tensor) -> Vector:
+        """Return the inner products of w with d(diagonal)/dtheta_j, shape (size,)."""
 
     @abstractmethod
     def to_gpytorch(self, theta: Vector) -> Any:
-        """The same covariance function as a GPyTorch kernel."""
+        """Return the same covariance function as a GPyTorch kernel."""
 
     def lengthscales(self, theta: Vector) -> Vector | None:
-        """One lengthscale a column, where the kernel has them."""
+        """Return one lengthscale per column, or None if the kernel has no lengthscales."""
         return None
 
     @property
     def lengthscale_slots(self) -> int:
-        """How many entries at the head of ``theta`` are log-lengthscales."""
+        """Number of entries at the beginning of ``theta`` that are log-lengthscales."""
         return 0
 
     @property
@@ -93,7 +98,7 @@ class Kernel(ABC):
 
 
 def inverse_lengthscale_shares(kernel: Kernel, parameters: Vector) -> Vector | float:
-    """Inverse lengthscales divided by their sum; 0.0 for a kernel without lengthscales.
+    """Return inverse lengthscales divided by their sum; 0.0 for a kernel without lengthscales.
 
     ``parameters`` is (theta, log noise).
     """
@@ -104,7 +109,8 @@ def inverse_lengthscale_shares(kernel: Kernel, parameters: Vector) -> Vector | f
 def is_flexible(kernel: Kernel) -> bool:
     """Whether a kernel has more parameters than a lengthscale, an outputscale and a shape.
 
-    Held-out scores at hyperparameters that have seen the row are too good for such kernels.
+    For such kernels, held-out scores of a row are too good if the hyperparameters were trained on
+    the row.
 
     Examples
     --------

@@ -2,16 +2,10 @@ r"""One covariance function over many small problems at once.
 
 A batch is B problems of the same size with inputs of shape (B, n, d), each with its own parameter
 vector: :math:`K_b = k_{\theta_b}(X_b, X_b)`. For a named kernel with one lengthscale only the size
-of the distances changes while it is trained, so that they are computed once. A wrapped GPyTorch
-kernel holds one parameter vector at a time: problems that share it are evaluated at once, others
-one by one.
+of the distances changes during training, so they are computed once. A wrapped GPyTorch kernel holds
+one parameter vector at a time: problems that share it are evaluated in one call, others one by one.
 
-The derivatives are those of ``kernels.py``: with :math:`W_b` symmetric,
-
-.. math::
-
-    \Big\langle W_b, \frac{\partial K_b}{\partial \log \ell} \Big\rangle
-        = \sum_{ij} W_{b,ij}\, (-2)\, \frac{\partial K_{b,ij}}{\partial r^2}\, r_{b,ij}^2 .
+The derivatives are those of ``stationary.py``, with a symmetric :math:`W_b` per problem.
 """
 
 from __future__ import annotations
@@ -22,7 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twostagegp.kernels import Kernel, NamedKernel, Scalars
+from twostagegp.kernels.base import Kernel, Scalars
+from twostagegp.kernels.distances import distances, own_distances
+from twostagegp.kernels.stationary import NamedKernel
 
 __all__ = ["KernelBatch", "kernel_batch", "take"]
 
@@ -33,35 +29,35 @@ class KernelBatch(Protocol):
     """K and its derivatives for some of the problems of a batch.
 
     ``concurrent`` says whether two threads may use it at the same time. A ``theta`` of shape (1, p)
-    stands for all problems of :meth:`evaluate`, and :meth:`gradient` is then their sum.
+    holds for all problems of :meth:`evaluate`, and :meth:`gradient` is then the sum over them.
     """
 
     concurrent: bool
 
     def evaluate(self, index: Index, theta: Tensor) -> tuple[Tensor, Any]:
-        """K of the problems in ``index``, shape (b, n, n), and what the gradient needs."""
+        """Return K of the problems in ``index``, shape (b, n, n), and what the gradient needs."""
         ...
 
     def gradient(self, theta: Tensor, K: Tensor, saved: Any, W: Tensor) -> Tensor:
-        """The inner products of W with dK/dtheta_j, shape of ``theta``."""
+        """Return the inner products of W with dK/dtheta_j, shape of ``theta``."""
         ...
 
     def cross(self, X: Tensor, Z: Tensor, theta: Tensor) -> Tensor:
-        """K(X_b, Z_b), shape (b, len(X_b), len(Z_b))."""
+        """Return K(X_b, Z_b), shape (b, len(X_b), len(Z_b))."""
         ...
 
     def diagonal(self, X: Tensor, theta: Tensor) -> Tensor:
-        """diag K(X_b, X_b), shape (b, len(X_b))."""
+        """Return diag K(X_b, X_b), shape (b, len(X_b))."""
         ...
 
 
 def kernel_batch(kernel: Kernel, X: Tensor) -> KernelBatch:
-    """The batch form of a kernel.
+    """Return the batch form of a kernel.
 
     Parameters
     ----------
     kernel : Kernel
-    X : Tensor of shape (B, n, d), or (1, n, d) where all problems share their inputs
+    X : Tensor of shape (B, n, d), or (1, n, d) if all problems share their inputs
 
     Examples
     --------
@@ -79,7 +75,7 @@ def kernel_batch(kernel: Kernel, X: Tensor) -> KernelBatch:
 
 
 def take(values: Tensor, index: Index) -> Tensor:
-    """Problems of a batch; a batch of one stands for all."""
+    """Return some problems of a batch; a batch of one holds for all problems."""
     return values if values.shape[0] == 1 else values[index]
 
 
@@ -89,7 +85,7 @@ class _NamedBatch:
     def __init__(self, kernel: NamedKernel, X: Tensor) -> None:
         self.kernel = kernel
         self.X = X
-        self.distances = None if kernel.ard else kernel.own_distance(self._shaped(X))
+        self.distances = None if kernel.ard else own_distances(self._shaped(X), kernel.metric)
 
     def _shaped(self, X: Tensor) -> Tensor:
         shape = self.kernel.shape
@@ -97,7 +93,8 @@ class _NamedBatch:
 
     def _tail(self, theta: Tensor) -> tuple[Scalars, Scalars]:
         s = theta[:, -1].exp()[:, None, None]
-        return s, theta[:, -2].exp()[:, None, None] if self.kernel.name == "rq" else 1.0
+        has_extra = self.kernel.form.extra is not None
+        return s, theta[:, -2].exp()[:, None, None] if has_extra else 1.0
 
     def _inverse_scales(self, theta: Tensor) -> Tensor:
         return theta[:, : self.kernel.n_lengthscales].neg().exp()[:, None, :]
@@ -108,35 +105,36 @@ class _NamedBatch:
             r = take(self.distances, index) * self._inverse_scales(theta)
         else:
             Z = take(self.X, index) * self._inverse_scales(theta)
-            r = self.kernel.own_distance(Z)
-        return self.kernel.covariance(r, *self._tail(theta)), (Z, r)
+            r = own_distances(Z, self.kernel.metric)
+        return self.kernel.form.covariance(r, *self._tail(theta)), (Z, r)
 
     def gradient(
         self, theta: Tensor, K: Tensor, saved: tuple[Tensor | None, Tensor], W: Tensor
     ) -> Tensor:
-        kernel, (Z, r) = self.kernel, saved
+        kernel, form, (Z, r) = self.kernel, self.kernel.form, saved
         grad = theta.new_empty(len(W), theta.shape[1])
         grad[:, -1] = _inner(W, K)
         s, alpha = self._tail(theta)
-        if kernel.name == "rq":
-            grad[:, -2] = theta[:, -2].exp() * _inner(W * K, kernel.alpha_profile(r, alpha))
+        if form.extra is not None:
+            grad[:, -2] = theta[:, -2].exp() * _inner(W * K, form.extra_derivative(r, alpha))
         if Z is None:
-            grad[:, 0] = _inner(W, kernel.shrink_derivative(K, r, s, alpha))
+            grad[:, 0] = _inner(W, form.shrink_derivative(K, r, s, alpha))
         elif kernel.metric == 1:
-            M = W * K
+            M = form.derivative(K, r, s, alpha).mul_(W)
             for k in range(kernel.n_features):
                 column = Z[:, :, k]
                 grad[:, k] = _inner(M, (column[:, :, None] - column[:, None, :]).abs_())
         else:
-            M = kernel.minus_twice_derivative(K, r, s, alpha).mul_(W)
-            forms = (M.sum(2, keepdim=True) * Z.square() - Z * (M @ Z)).sum(1)
-            grad[:, : kernel.n_features] = 2.0 * forms
+            M = form.derivative(K, r, s, alpha).mul_(W)
+            sums = (M.sum(2, keepdim=True) * Z.square() - Z * (M @ Z)).sum(1)
+            grad[:, : kernel.n_features] = 2.0 * sums
         return grad if len(theta) == len(W) else grad.sum(0, keepdim=True)
 
     def cross(self, X: Tensor, Z: Tensor, theta: Tensor) -> Tensor:
         scales = self._inverse_scales(theta)
-        r = self.kernel.distance(self._shaped(X) * scales, self._shaped(Z) * scales)
-        return self.kernel.covariance(r, *self._tail(theta))
+        A, B = self._shaped(X) * scales, self._shaped(Z) * scales
+        r = distances(A, B, self.kernel.metric)
+        return self.kernel.form.covariance(r, *self._tail(theta))
 
     def diagonal(self, X: Tensor, theta: Tensor) -> Tensor:
         return theta[:, -1].exp()[:, None].expand(len(theta), X.shape[1])
@@ -168,8 +166,8 @@ class _WrappedBatch:
             total = self.kernel.gradient(X, _vectors(theta)[0], K, graphs, W)
             return torch.as_tensor(total[None]).to(theta)
         if len(X) > 1:
-            # The module's parameters were overwritten since each graph was recorded; without one
-            # the kernel evaluates itself anew.
+            # The module's parameters were overwritten after each graph was recorded; without a
+            # graph the kernel is evaluated again.
             graphs = [None] * len(X)
         gradients = []
         vectors = _vectors(theta.expand(len(X), -1))
@@ -193,6 +191,6 @@ def _vectors(theta: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def _inner(A: Tensor, B: Tensor) -> Tensor:
-    """Sum of the products of all entries of each problem, shape (b,)."""
+    """Return the sum of the products of all entries of each problem, shape (b,)."""
     size = len(A)
     return torch.bmm(A.reshape(size, 1, -1), B.reshape(size, -1, 1))[:, 0, 0]

@@ -1,6 +1,6 @@
 r"""The linear kernel :math:`k(x, x') = s\, x^\top x' / d`, for wide tables.
 
-On rows of unit length it is the cosine. Sums of it with others come from GPyTorch.
+On rows of unit length it is the cosine of their angle. For sums with other kernels use GPyTorch.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twostagegp.kernels import Kernel, Vector
-from twostagegp.kernels.base import PRIOR_SPREAD
+from twostagegp.kernels.base import PRIOR_SPREAD, Kernel, Vector
 
 __all__ = ["LinearKernel"]
 
 
 class LinearKernel(Kernel):
-    """``theta`` is the log outputscale.
+    """The linear kernel; ``theta`` is the log outputscale.
 
     Examples
     --------
@@ -65,6 +64,9 @@ class LinearKernel(Kernel):
 
     def diagonal(self, X: Tensor, theta: Vector) -> Tensor:
         return (math.exp(theta[0]) / self.n_features) * X.square().sum(-1)
+
+    def diagonal_gradient(self, X: Tensor, theta: Vector, w: Tensor) -> Vector:
+        return np.array([float(w @ self.diagonal(X, theta))])
 
     def to_gpytorch(self, theta: Vector) -> Any:
         from gpytorch.kernels import LinearKernel as Linear

@@ -1,4 +1,4 @@
-"""From what a user passes, a name or a GPyTorch kernel object, to a kernel."""
+"""A kernel from what the user passes: a name or a GPyTorch kernel object."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 from twostagegp.data.kept_columns import Columns
 from twostagegp.errors import InputError
 from twostagegp.kernels.base import Kernel
-from twostagegp.kernels.stationary import KERNELS, NamedKernel
+from twostagegp.kernels.catalogue import KERNELS
+from twostagegp.kernels.stationary import NamedKernel
 from twostagegp.kernels.wrapped import WrappedKernel
 
 __all__ = ["kernel_list", "make_kernel"]
@@ -19,7 +20,7 @@ def make_kernel(
 ) -> Kernel:
     """Build a :class:`Kernel` from a name or a GPyTorch kernel object.
 
-    ``columns`` says where the inputs stand in the user's table, where they are not all of it.
+    ``columns`` gives the positions of the inputs in the user's table, if they are not all of it.
 
     Examples
     --------
@@ -27,8 +28,6 @@ def make_kernel(
     'rbf-ard'
     """
     if isinstance(kernel, str):
-        if kernel not in KERNELS:
-            raise InputError(f"unknown kernel {kernel!r}; the names are {', '.join(KERNELS)}.")
         return NamedKernel(kernel, n_features, ard)
     if hasattr(kernel, "forward") and hasattr(kernel, "covar_dist"):
         return WrappedKernel(kernel, n_features, columns)

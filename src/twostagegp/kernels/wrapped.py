@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,16 +18,12 @@ from twostagegp.kernels.base import Kernel, Vector
 
 __all__ = ["WrappedKernel"]
 
-#: Entries of a GPyTorch kernel's matrix whose autograd graph is held at once: sums and products
-#: hold a hundred numbers an entry, a spectral mixture some 250.
-_GRAPH_ENTRIES = {"cpu": 1 << 16, "cuda": 1 << 21}
-
 
 class WrappedKernel(Kernel):
     """Any GPyTorch kernel; ``theta`` is the concatenation of its raw parameters.
 
-    A kernel without any outputscale is put into a ``ScaleKernel``. Priors registered on
-    the kernel are not used; its constraints are. Parameters with ``requires_grad=False`` keep
+    A kernel without an outputscale is put into a ``ScaleKernel``. The constraints of the kernel are
+    used, priors that are registered on it are not. Parameters with ``requires_grad=False`` keep
     their values.
 
     Parameters
@@ -37,10 +33,12 @@ class WrappedKernel(Kernel):
     n_features : int
         Number of input columns, checked by a trial evaluation.
     columns : Columns, optional
-        Where they stand in the user's table, whose columns ``active_dims`` and ``ard_num_dims``
-        count.
+        Their positions in the user's table; ``active_dims`` and ``ard_num_dims`` refer to it.
     """
 
+    #: Entries of the matrix whose autograd graph is held at one time, per kind of device. Sums and
+    #: products hold about a hundred numbers per entry, a spectral mixture some 250.
+    graph_entries: ClassVar[Mapping[str, int]] = {"cpu": 1 << 16, "cuda": 1 << 21}
     ard = False
     _takes_batches: bool | None = None  # not tried yet
 
@@ -76,9 +74,9 @@ class WrappedKernel(Kernel):
         return self._takes_batches
 
     def _agrees_on_a_batch(self) -> bool:
-        """Whether a few small problems at once are what they are one by one.
+        """Whether a few small problems in one call give the same as in one call per problem.
 
-        GPyTorch's kernels broadcast over leading dimensions; those that users write need not.
+        GPyTorch's own kernels broadcast over leading dimensions; those that users write may not.
         """
         draw = torch.Generator().manual_seed(0)
         X = torch.randn(3, 4, self.n_features, dtype=torch.float64, generator=draw)
@@ -90,7 +88,7 @@ class WrappedKernel(Kernel):
             return K, self.gradient(x, theta, K, saved, w)
 
         try:
-            with warnings.catch_warnings():  # what counts is the result
+            with warnings.catch_warnings():  # only the result matters here
                 warnings.simplefilter("ignore")
                 K, gradient = results(X, W)
                 each = [results(x, w) for x, w in zip(X, W, strict=True)]
@@ -98,7 +96,7 @@ class WrappedKernel(Kernel):
             return False
         alone = torch.stack([one for one, _ in each])
         total = np.sum([slope for _, slope in each], axis=0)
-        # Equal to rounding, and to the roots of it that are GPyTorch's smallest distances.
+        # GPyTorch's smallest distances are square roots of rounding errors.
         same = K.shape == alone.shape and torch.allclose(K, alone, rtol=1e-6, atol=1e-6)
         return same and bool(np.allclose(gradient, total, rtol=1e-5, atol=1e-5))
 
@@ -154,7 +152,7 @@ class WrappedKernel(Kernel):
     ) -> Vector:
         if saved is not None:
             return self._through(saved, W)
-        # No graph, since the matrix is large or the module has had other parameters since.
+        # There is no graph if the matrix is large, or if the module's parameters have changed.
         self._write(theta, X)
         total = np.zeros(self.size)
         for a, b in self._squares(X):
@@ -175,23 +173,26 @@ class WrappedKernel(Kernel):
             return self._through(self._dense(X, Z), W)
 
     def _in_strips(self, X: Tensor, Z: Tensor) -> bool:
-        """Whether the graph of one whole matrix would be large."""
-        return X.ndim == 2 and len(X) * len(Z) > _graph_entries(X.device)
+        """Whether the graph of the whole matrix would be too large."""
+        return X.ndim == 2 and len(X) * len(Z) > self._entries(X)
+
+    def _entries(self, X: Tensor) -> int:
+        return self.graph_entries.get(X.device.type, self.graph_entries["cpu"])
 
     def _strips(self, X: Tensor, Z: Tensor, first: int = 0) -> Iterator[tuple[int, int]]:
-        """Beginnings and ends of rows of X from ``first`` on, few enough beside Z."""
-        size = max(1, _graph_entries(X.device) // len(Z))
+        """Yield first and last row of strips of X, from ``first`` on, that are small enough."""
+        size = max(1, self._entries(X) // len(Z))
         for start in range(first, len(X), size):
             yield start, min(start + size, len(X))
 
     def _squares(self, X: Tensor) -> Iterator[tuple[int, int]]:
-        """The same of diagonal blocks, which the kernel sees as rows with themselves."""
-        size = math.isqrt(_graph_entries(X.device))
+        """Yield first and last row of the diagonal blocks."""
+        size = math.isqrt(self._entries(X))
         for start in range(0, len(X), size):
             yield start, min(start + size, len(X))
 
     def _symmetric(self, X: Tensor) -> Tensor:
-        """K(X, X) block by block; above the diagonal the mirror image."""
+        """Return K(X, X), computed block by block; the upper triangle is a copy of the lower."""
         K = X.new_empty(len(X), len(X))
         for a, b in self._squares(X):
             K[a:b, a:b] = self._dense(X[a:b], X[a:b])
@@ -201,7 +202,7 @@ class WrappedKernel(Kernel):
         return K
 
     def _through(self, graph: Tensor, W: Tensor) -> Vector:
-        """The inner products of W with the derivatives of a matrix by the free parameters."""
+        """Return the inner products of W with the derivatives of a matrix by the parameters."""
         parameters = self._free()
         if not parameters:
             return np.zeros(0)
@@ -229,6 +230,11 @@ class WrappedKernel(Kernel):
         with torch.no_grad():
             return torch.as_tensor(self.module(self._placed(X), diag=True))
 
+    def diagonal_gradient(self, X: Tensor, theta: Vector, w: Tensor) -> Vector:
+        self._write(theta, X)
+        with torch.enable_grad():
+            return self._through(torch.as_tensor(self.module(self._placed(X), diag=True)), w)
+
     def lengthscales(self, theta: Vector) -> Vector | None:
         from twostagegp.kernels.gpytorch import lengthscales_of
 
@@ -239,11 +245,7 @@ class WrappedKernel(Kernel):
         return None if scales is None else scales[list(self.columns.kept)]
 
     def to_gpytorch(self, theta: Vector) -> Any:
-        # A copy is written to: another thread may be predicting with this module.
+        # Write to a copy: another thread may be predicting with this module.
         other = copy.deepcopy(self)
         other._write(theta, torch.zeros(1, dtype=torch.float64))
         return other.module
-
-
-def _graph_entries(device: torch.device) -> int:
-    return _GRAPH_ENTRIES.get(device.type, _GRAPH_ENTRIES["cpu"])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import twostagegp
 from twostagegp.errors import TwoStageGPError
 from twostagegp.estimators.fitted import FittedClasses
-from twostagegp.kernels import KERNELS
+from twostagegp.kernels.catalogue import CATALOGUE
 from twostagegp.plotting.searches import draw_stage
 from twostagegp.report.figures import axes, picture
 from twostagegp.report.page import Picture
@@ -34,14 +34,8 @@ __all__ = [
 #: Rows and simulations of the test of the leading kernel.
 _TEST_ROWS, _TEST_REPEATS = 200, 60
 _STAGES = {"gp": "Gaussian process"}
-_KERNELS = {
-    "rbf": "very smooth",
-    "matern52": "smooth",
-    "matern32": "fairly smooth, with bends",
-    "matern12": "rough, with jumps from row to row",
-    "laplacian": "rough, and column by column",
-    "linear": "a straight line",
-}
+_DESCRIPTIONS = {name: form.description for name, form in CATALOGUE.items()}
+_DESCRIPTIONS["linear"] = "a straight line"
 
 
 def fit_words(report: Any, search: Iterable[dict[str, Any]]) -> list[str]:
@@ -88,7 +82,7 @@ def describe_kernel(label: str) -> str:
     >>> describe_kernel("matern12-ard/loo")
     'rough, with jumps from row to row'
     """
-    return _KERNELS.get(label.partition("/")[0].partition("-")[0], "")
+    return _DESCRIPTIONS.get(label.partition("/")[0].partition("-")[0], "")
 
 
 def search_table(search: Iterable[dict[str, Any]], stage: str) -> list[dict[str, Any]]:
@@ -174,7 +168,7 @@ def _leading_kernel(model: Any, j: int) -> str | None:
     for row in sorted(rows, key=lambda row: -row["weight"]):
         label = str(row["kernel"]).partition("/")[0]
         name, _, form = label.partition("-")
-        if name in KERNELS and form in ("", "ard"):
+        if name in CATALOGUE and form in ("", "ard"):
             return label
     return None
 

@@ -23,6 +23,7 @@ from twostagegp.data.scaling import Prepared
 from twostagegp.engines.batched_problem import Extras, ProblemBatch
 from twostagegp.errors import InputError, NotFittableError
 from twostagegp.kernels import Kernel, make_kernel
+from twostagegp.kernels.catalogue import CATALOGUE
 from twostagegp.runtime.threads import limit_threads, show_log
 from twostagegp.search.bootstrap import adjusted_p_values, simulate_and_refit
 from twostagegp.search.evidence import CAUSES, evidence
@@ -47,8 +48,13 @@ _ADVICE = {
     "heavy tails": "the noise has heavier tails than a Gaussian; look for outliers",
     "trend left over": "a trend is left over that a zero-mean process does not explain; model it",
 }
-#: From rough to smooth.
-_LADDER = ("matern12", "matern32", "matern52", "rbf")
+#: Kernels to try instead, from rough to smooth: those of the Euclidean distance.
+_SMOOTHNESS = {
+    name: form.smoothness
+    for name, form in CATALOGUE.items()
+    if form.metric == 2 and form.smoothness is not None
+}
+_LADDER = tuple(sorted(_SMOOTHNESS, key=lambda name: _SMOOTHNESS[name]))
 _AT_THE_END = {
     "too smooth": "; look for jumps",
     "too rough": "; look for outliers, which pass for roughness",
@@ -56,17 +62,17 @@ _AT_THE_END = {
 
 
 def _advice(cause: str, kernel: str) -> str:
-    """What a cause means for this kernel, with the kernels to try instead."""
+    """Return what a cause means for this kernel, with the kernels to try instead."""
     if cause not in _AT_THE_END:
         return _ADVICE[cause]
-    name = kernel.removesuffix("-ard")
-    place = _LADDER.index(name) if name in _LADDER else None
-    if name == "laplacian":
-        place = 0
-    if place is None:
-        others: tuple[str, ...] = ("matern12",) if cause == "too smooth" else ("rbf",)
+    form = CATALOGUE.get(kernel.removesuffix("-ard"))
+    smoothness = None if form is None else form.smoothness
+    if smoothness is None:
+        others = [_LADDER[0] if cause == "too smooth" else _LADDER[-1]]
+    elif cause == "too smooth":
+        others = [name for name in reversed(_LADDER) if _SMOOTHNESS[name] < smoothness]
     else:
-        others = _LADDER[:place][::-1] if cause == "too smooth" else _LADDER[place + 1 :]
+        others = [name for name in _LADDER if _SMOOTHNESS[name] > smoothness]
     hint = f"; try {' or '.join(others[:2])}" if others else _AT_THE_END[cause]
     return _ADVICE[cause] + hint
 

@@ -106,10 +106,10 @@ def check_prepared(data: Any) -> None:
 
 def check_named_kernel(kernel: Any) -> None:
     """A name that there is, with the metric it has."""
-    from twostagegp.kernels import KERNELS
+    from twostagegp.kernels.catalogue import CATALOGUE
 
-    _require(kernel.name in KERNELS, f"a kernel {kernel.name!r}")
-    _require(kernel.metric == (1 if kernel.name == "laplacian" else 2), "a kernel's metric")
+    _require(kernel.name in CATALOGUE, f"a kernel {kernel.name!r}")
+    _require(kernel.metric == CATALOGUE[kernel.name].metric, "a kernel's metric")
     _require(kernel.n_features >= 1, f"a kernel of {kernel.n_features} columns")
     if kernel.shape is not None:
         fine = kernel.shape.shape == (kernel.n_features,) and kernel.shape.dtype == np.float64

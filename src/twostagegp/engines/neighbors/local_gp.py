@@ -39,8 +39,13 @@ _LOG_2PI = math.log(2.0 * math.pi)
 
 def is_compiled(kernel: Kernel, rows: Rows) -> bool:
     """Whether the compiled loops know this kernel, on the device of these rows."""
-    named = isinstance(kernel, NamedKernel) and kernel.name in local.KINDS
+    named = isinstance(kernel, NamedKernel) and kernel.form.compiled is not None
     return named and rows.X.device.type == "cpu"
+
+
+def _compiled(kernel: NamedKernel) -> local.CompiledKernel:
+    assert kernel.form.compiled is not None
+    return local.CompiledKernel.of(kernel.form.compiled, kernel.metric)
 
 
 def _scaled(kernel: Kernel, X: Tensor, theta: Vector) -> np.ndarray[tuple[int, int], np.dtype]:
@@ -84,11 +89,11 @@ def local_predict(
     Z, Q = _scaled(kernel, rows.X, theta), _scaled(kernel, points, theta)
     t = rows.t.double().numpy()
     noises = ((noise + rows.extra) / rows.c).double().numpy()
-    kind, s, index = local.KINDS[kernel.name], math.exp(theta[-1]), near.int().contiguous().numpy()
+    form, s, index = _compiled(kernel), math.exp(theta[-1]), near.int().contiguous().numpy()
     mean, variance = np.empty(len(Q)), np.empty(len(Q))
 
     def work(part: slice) -> None:
-        local.predict(Z, t, noises, index[part], Q[part], kind, s, mean[part], variance[part])
+        local.predict(Z, t, noises, index[part], Q[part], form, s, mean[part], variance[part])
 
     by_slices(work, len(Q), _SLICE)
     m, v = torch.from_numpy(mean).to(points), torch.from_numpy(variance).to(points)
@@ -293,7 +298,7 @@ def _compiled_density(
     mode, lone = local.MODES[objective], rows.groups is not None
     residuals = np.empty(0) if R is None else R.double().contiguous().numpy()
     index, neighbours = batch.long().contiguous().numpy(), near.int().contiguous().numpy()
-    kind, s = local.KINDS[kernel.name], math.exp(theta[-1])
+    form, s = _compiled(kernel), math.exp(theta[-1])
     lock = threading.Lock()
     parts: dict[int, tuple[float, Vector]] = {}
 
@@ -301,7 +306,7 @@ def _compiled_density(
         gradient = np.zeros(len(parameters))
         own = residuals if R is None else residuals[part]
         value = local.evaluate(
-            Z, t, c, q, extra, lone, mode, own, index[part], neighbours[part], kind, s, noise,
+            Z, t, c, q, extra, lone, mode, own, index[part], neighbours[part], form, s, noise,
             kernel.ard, gradient,
         )  # fmt: skip
         with lock:

@@ -23,16 +23,16 @@ from numba.extending import intrinsic
 
 __all__ = [
     "BLOCK",
+    "DEGREE",
     "FAR",
-    "KINDS",
     "LANES",
     "OPTIONS",
     "block_distances",
     "box_distances",
-    "covariances",
     "differences",
     "eliminate",
     "eliminate_pair",
+    "exponential_covariances",
     "pivot",
     "weighted_squares",
 ]
@@ -42,8 +42,6 @@ LANES = 8
 #: Points of a leaf of the neighbour tree: four vectors.
 BLOCK = 32
 
-#: Numbers of the kernels that have a compiled form.
-KINDS = {"rbf": 0, "matern12": 1, "matern32": 2, "matern52": 3, "laplacian": 4}
 #: Beyond this the exponential counts as constant, 3e-20: nothing is lost, and no number becomes
 #: so small that arithmetic with it is slow.
 FAR = 45.0
@@ -377,36 +375,45 @@ weighted_squares = {
 }
 
 
-def _covariances(kind: int) -> Any:
-    @intrinsic
-    def loop(typingctx, K, start, size, s):
-        signature = types.void(K, _OFFSET, _OFFSET, types.float64)
-
-        def codegen(context, builder, sig, args):
-            w = _Writer(context, builder)
-            data, outputscale = w.data(sig.args[0], args[0]), w.spread(args[3])
-            with w.steps(args[2]) as (p, _):
-                place = builder.add(args[1], p)
-                x, value = w.load(data, place), outputscale
-                if kind == KINDS["rbf"]:
-                    x = w.times(x, w.constant(0.5))
-                elif kind == KINDS["matern12"]:
-                    x = w.call("sqrt", x)
-                elif kind == KINDS["matern32"]:
-                    x = w.smaller(w.call("sqrt", w.times(x, w.constant(3.0))), FAR)
-                    value = w.times(value, w.plus(x, w.constant(1.0)))
-                elif kind == KINDS["matern52"]:
-                    x = w.smaller(w.call("sqrt", w.times(x, w.constant(5.0))), FAR)
-                    third = w.plus(w.times(x, w.constant(1.0 / 3.0)), w.constant(1.0))
-                    value = w.times(value, w.plus(w.times(third, x), w.constant(1.0)))
-                value = w.times(value, w.exp_minus(w.smaller(x, FAR)))
-                w.store(data, place, value)
-            return context.get_dummy_value()
-
-        return signature, codegen
-
-    return loop
+#: Largest degree of the polynomial of an :class:`ExponentialForm`.
+DEGREE = 3
 
 
-#: ``covariances[kind](K, start, size, s)``: distances (squared, but for L1) become covariances.
-covariances = {kind: _covariances(kind) for kind in KINDS.values()}
+@intrinsic
+def exponential_covariances(typingctx, K, start, size, variant, factor, a1, a2, a3, s):
+    """Turn distances D (squared, except for L1) into covariances s p(x) exp(-x), in place.
+
+    x is ``factor`` times D, or the square root of that, and p(x) = 1 + a1 x + a2 x^2 + a3 x^3.
+    ``variant`` is the degree of p, plus ``DEGREE + 1`` for the root.
+    """
+    number = types.float64
+    signature = types.void(K, _OFFSET, _OFFSET, _OFFSET, number, number, number, number, number)
+
+    def codegen(context, builder, sig, args):
+        w = _Writer(context, builder)
+        data = w.data(sig.args[0], args[0])
+        start, size, variant = args[1:4]
+        factor, a1, a2, a3, outputscale = (w.spread(value) for value in args[4:])
+        end = builder.append_basic_block("covariances.end")
+        cases = builder.switch(variant, end)
+        for root in (False, True):
+            for degree in range(DEGREE + 1):
+                block = builder.append_basic_block(f"covariances.{root}.{degree}")
+                cases.add_case(_INDEX(degree + (DEGREE + 1) * root), block)
+                builder.position_at_end(block)
+                with w.steps(size) as (p, _):
+                    place = builder.add(start, p)
+                    x, value = w.times(w.load(data, place), factor), outputscale
+                    x = w.smaller(w.call("sqrt", x) if root else x, FAR)
+                    if degree > 0:
+                        total = (a1, a2, a3)[degree - 1]
+                        for a in (a1, a2, a3)[: degree - 1][::-1]:
+                            total = w.plus(w.times(total, x), a)
+                        total = w.plus(w.times(total, x), w.constant(1.0))
+                        value = w.times(value, total)
+                    w.store(data, place, w.times(value, w.exp_minus(x)))
+                builder.branch(end)
+        builder.position_at_end(end)
+        return context.get_dummy_value()
+
+    return signature, codegen

@@ -31,28 +31,36 @@ for the L1 kernel absolute differences and P = k.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
 from twostagegp.engines.neighbors.compiled.lanes import (
+    DEGREE,
     FAR,
-    KINDS,
     LANES,
     OPTIONS,
-    covariances,
     differences,
     eliminate,
     eliminate_pair,
+    exponential_covariances,
     pivot,
     weighted_squares,
 )
+from twostagegp.kernels.catalogue import ExponentialForm
 
-__all__ = ["KINDS", "MODES", "evaluate", "predict"]
+__all__ = [
+    "MODES",
+    "CompiledKernel",
+    "covariances",
+    "evaluate",
+    "exp_minus",
+    "gather",
+    "pair_distances",
+    "predict",
+]
 
-_RBF, _MATERN12, _MATERN32, _MATERN52, _LAPLACIAN = range(5)
-
-_rbf, _matern12, _matern32, _matern52, _laplacian = (covariances[kind] for kind in range(5))
 _eliminate_pair1, _eliminate_pair4 = eliminate_pair[1], eliminate_pair[4]
 _squares1, _squares4 = differences[1, False], differences[4, False]
 _absolute1, _absolute4 = differences[1, True], differences[4, True]
@@ -67,7 +75,7 @@ _LOG_2PI = math.log(2.0 * math.pi)
 
 
 @njit(**OPTIONS)
-def _exp_minus(x):
+def exp_minus(x):
     """exp(-x) for x >= 0 to about 1e-13, in operations that are vectors: a series, then squares."""
     u = min(x, FAR) * (-1.0 / 256.0)
     p = 1.0 / 3628800.0
@@ -91,46 +99,67 @@ def _exp_minus(x):
     return p * p
 
 
-@njit(**OPTIONS)
-def _covariances(K, start, size, kind, s):
-    """Distances (squared, but for L1) become covariances, in place."""
-    if kind == _RBF:
-        _rbf(K, start, size, s)
-    elif kind == _MATERN12:
-        _matern12(K, start, size, s)
-    elif kind == _MATERN32:
-        _matern32(K, start, size, s)
-    elif kind == _MATERN52:
-        _matern52(K, start, size, s)
-    else:
-        _laplacian(K, start, size, s)
+class CompiledKernel(NamedTuple):
+    """An :class:`ExponentialForm` as the loops take it: numbers only."""
+
+    absolute: bool
+    root: bool
+    factor: float
+    degree: int
+    a1: float
+    a2: float
+    a3: float
+    slope_factor: float
+    slope_degree: int
+    b1: float
+    b2: float
+    over_x: bool
+
+    @classmethod
+    def of(cls, form: ExponentialForm, metric: int) -> CompiledKernel:
+        """Return the numbers of a kernel in the norm ``metric``."""
+        a1, a2, a3 = (*form.polynomial, 0.0, 0.0, 0.0)[:DEGREE]
+        b1, b2 = (*form.slope, 0.0, 0.0)[: DEGREE - 1]
+        return cls(
+            metric == 1, form.root, form.factor, len(form.polynomial), a1, a2, a3,
+            form.slope_factor, len(form.slope), b1, b2, form.slope_over_x,
+        )  # fmt: skip
 
 
 @njit(**OPTIONS)
-def _profiles(D, M, size, kind, s):
-    """Multiply M by P = -2 dk/dr^2 (L1: by k), entry by entry."""
-    if kind == _RBF:
+def covariances(K, start, size, kernel, s):
+    """Turn distances (squared, except for L1) into covariances, in place."""
+    variant = kernel.degree + (DEGREE + 1 if kernel.root else 0)
+    exponential_covariances(
+        K, start, size, variant, kernel.factor, kernel.a1, kernel.a2, kernel.a3, s
+    )
+
+
+@njit(**OPTIONS)
+def _slopes(D, M, size, kernel, s):
+    """Multiply M by -p dk/d(r^p), entry by entry."""
+    f, g = kernel.factor, kernel.slope_factor * s
+    if kernel.over_x:
         for e in range(size):
-            M[e] *= s * _exp_minus(0.5 * D[e])
-    elif kind == _MATERN12:
-        for e in range(size):
-            r = math.sqrt(D[e])
+            x = math.sqrt(f * D[e])
             # At distance zero the product with the squared difference vanishes anyway.
-            M[e] *= s * _exp_minus(r) / max(r, 1e-100)
-    elif kind == _MATERN32:
+            M[e] *= g * exp_minus(x) / max(x, 1e-100)
+    elif kernel.slope_degree > 0:
+        root, b1, b2 = kernel.root, kernel.b1, kernel.b2
         for e in range(size):
-            M[e] *= 3.0 * s * _exp_minus(math.sqrt(3.0 * D[e]))
-    elif kind == _MATERN52:
+            x = math.sqrt(f * D[e]) if root else f * D[e]
+            x = min(x, FAR)
+            M[e] *= g * (1.0 + x * (b1 + x * b2)) * exp_minus(x)
+    elif kernel.root:
         for e in range(size):
-            r = min(math.sqrt(5.0 * D[e]), FAR)
-            M[e] *= 5.0 / 3.0 * s * (1.0 + r) * _exp_minus(r)
+            M[e] *= g * exp_minus(math.sqrt(f * D[e]))
     else:
         for e in range(size):
-            M[e] *= s * _exp_minus(D[e])
+            M[e] *= g * exp_minus(f * D[e])
 
 
 @njit(**OPTIONS)
-def _gather(Z, t, noise, near, points, begin, X, T, N, missing):
+def gather(Z, t, noise, near, points, begin, X, T, N, missing):
     """Neighbours of LANES points, interleaved; the last lanes repeat the last point."""
     m, k = near.shape
     d = Z.shape[1]
@@ -152,7 +181,8 @@ def _gather(Z, t, noise, near, points, begin, X, T, N, missing):
 
 
 @njit(**OPTIONS)
-def _distances(X, D, absolute):
+def pair_distances(X, D, absolute):
+    """Fill D with the distances (squared, except for L1) of all pairs of points of X."""
     k1, d = X.shape[0], X.shape[1]
     x, out = X.reshape(-1), D.reshape(-1)
     step, row = d * LANES, D.shape[1] * LANES
@@ -197,18 +227,18 @@ def _factorise(K, k):
 
 
 @njit(**OPTIONS)
-def _solve_lanes(X, T, N, missing, any_missing, D, K, keep, kind, s, mean, variance):
+def _solve_lanes(X, T, N, missing, any_missing, D, K, keep, kernel, s, mean, variance):
     """From gathered neighbours to the factor in K and to mean and latent variance.
 
     With ``keep`` the distances stay in D; otherwise D is K itself.
     """
     k = T.shape[0]
-    _distances(X, D, kind == _LAPLACIAN)
+    pair_distances(X, D, kernel.absolute)
     if keep:
         for i in range(1, k + 1):
             K[i, :i] = D[i, :i]
     for i in range(1, k + 1):
-        _covariances(K.reshape(-1), i * K.shape[1] * LANES, i * LANES, kind, s)
+        covariances(K.reshape(-1), i * K.shape[1] * LANES, i * LANES, kernel, s)
     for i in range(k):
         for l in range(LANES):
             K[i, i, l] = s + N[i, l]
@@ -234,7 +264,7 @@ def _solve_lanes(X, T, N, missing, any_missing, D, K, keep, kind, s, mean, varia
 
 
 @njit(**OPTIONS)
-def predict(Z, t, noise, near, points, kind, s, mean, variance):
+def predict(Z, t, noise, near, points, kernel, s, mean, variance):
     """Mean and latent variance of points; NaN where a matrix is not positive definite.
 
     Parameters
@@ -242,7 +272,7 @@ def predict(Z, t, noise, near, points, kind, s, mean, variance):
     Z : (n, d) scaled inputs; t : (n,) targets; noise : (n,) noise variances
     near : (m, k) int32, neighbours, -1 for none
     points : (m, d) scaled inputs
-    kind : int, from ``KINDS``; s : outputscale
+    kernel : CompiledKernel; s : outputscale
     mean, variance : (m,), filled
     """
     m, k = near.shape
@@ -252,8 +282,8 @@ def predict(Z, t, noise, near, points, kind, s, mean, variance):
     K = np.zeros((k + 2, k + 2, LANES))
     mu, v = np.empty(LANES), np.empty(LANES)
     for begin in range(0, m, LANES):
-        any_missing = _gather(Z, t, noise, near, points, begin, X, T, N, missing)
-        _solve_lanes(X, T, N, missing, any_missing, K, K, False, kind, s, mu, v)
+        any_missing = gather(Z, t, noise, near, points, begin, X, T, N, missing)
+        _solve_lanes(X, T, N, missing, any_missing, K, K, False, kernel, s, mu, v)
         for l in range(min(LANES, m - begin)):
             mean[begin + l] = mu[l]
             # Rounding may go below zero; NaN must stay NaN.
@@ -316,7 +346,7 @@ def _loss(mu, v, s, t, c, q, R, mode, lone):
 
 
 @njit(**OPTIONS)
-def evaluate(Z, t, c, q, extra, lone, mode, R, batch, near, kind, s, noise, ard, gradient):
+def evaluate(Z, t, c, q, extra, lone, mode, R, batch, near, kernel, s, noise, ard, gradient):
     """Sum over rows of the density of each predicted from its neighbours, and its gradient.
 
     Parameters
@@ -347,7 +377,7 @@ def evaluate(Z, t, c, q, extra, lone, mode, R, batch, near, kind, s, noise, ard,
     noises = (noise + extra) / c
     points = np.empty((LANES, d))
     own = np.empty((LANES, k), np.int32)
-    absolute = kind == _LAPLACIAN
+    absolute = kernel.absolute
     total = 0.0
     n_scales = gradient.size - 2
     for begin in range(0, m, LANES):
@@ -356,8 +386,8 @@ def evaluate(Z, t, c, q, extra, lone, mode, R, batch, near, kind, s, noise, ard,
             r = min(begin + l, m - 1)
             points[l] = Z[batch[r]]
             own[l] = near[r]
-        any_missing = _gather(Z, t, noises, own, points, 0, X, T, N, missing)
-        _solve_lanes(X, T, N, missing, any_missing, D, K, True, kind, s, mu, v)
+        any_missing = gather(Z, t, noises, own, points, 0, X, T, N, missing)
+        _solve_lanes(X, T, N, missing, any_missing, D, K, True, kernel, s, mu, v)
         _back_substitute(K, k, k, a)
         _back_substitute(K, k, k + 1, beta)
         for l in range(LANES):
@@ -388,7 +418,7 @@ def evaluate(Z, t, c, q, extra, lone, mode, R, batch, near, kind, s, noise, ard,
             for l in range(LANES):
                 K[k, j, l] = F_mu[l] * beta[j, l] - 2.0 * F_v[l] * a[j, l]
         for i in range(1, k + 1):
-            _profiles(D[i].reshape(-1), K[i].reshape(-1), i * LANES, kind, s)
+            _slopes(D[i].reshape(-1), K[i].reshape(-1), i * LANES, kernel, s)
         if not ard:
             for i in range(1, k + 1):
                 for j in range(i):
