@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks._hostile_values import change_bytes
+from twostagegp.cli.limits import Limits
 from twostagegp.cli.source import open_source
 from twostagegp.cli.typed import conform, infer_dates
 
@@ -53,8 +54,10 @@ def _frame(rows: int = 40) -> pd.DataFrame:
 class ReaderCases:
     """From a number to a spoilt table and to what reads it."""
 
-    def __init__(self, rules: list[Any], folder: Path, seed: int) -> None:
-        self.rules, self.folder, self.seed = rules, folder, seed
+    def __init__(
+        self, rules: list[Any], folder: Path, seed: int, limits: Limits | None = None
+    ) -> None:
+        self.rules, self.folder, self.seed, self.limits = rules, folder, seed, limits
         self.text = _frame().to_csv(index=False).encode()
         table = pa.Table.from_pandas(_frame())
         self.parquet = [_parquet(table, **options) for options in _WRITERS]
@@ -98,7 +101,7 @@ class ReaderCases:
 
     def _read(self, path: Path, encoding: str, delimiter: str, whole: bool) -> str:
         """Read as ``fit`` does, or in chunks as ``predict`` does."""
-        source = open_source(path, encoding, delimiter)
+        source = open_source(path, encoding, delimiter, limits=self.limits)
         names = ["area", "color", "when"]
         if whole:
             frame = source.read(source.names)

@@ -303,7 +303,7 @@ def test_predict_says_what_is_wrong(folder, tmp_path):
     assert "no column 'quarter'" in told
     assert "Did you mean 'quartier'?" in told
     table.loc[20, "area"] = "large"
-    assert "column 'area' held numbers in fit, and now 'large' in row 21" in message(table)
+    assert "'area' contained numbers in the fit, but row 21 contains 'large'" in message(table)
     assert "has 'large' in row 21" in message(table, "--keep", "area")
     table.loc[20, "area"] = "inf"
     assert "rows 17 to 24" in message(table, "--chunk-rows", 8)
@@ -316,7 +316,7 @@ def test_predict_says_what_is_wrong(folder, tmp_path):
     assert "is a folder" in fails(*arguments, "-o", _folder(tmp_path / "f.csv"))
     assert "is not a folder" in fails("predict", new, new, "-o", out)
     assert "not there" in fails("predict", tmp_path, new, "-o", out)
-    assert "is not there" in fails("predict", folder / "model", tmp_path / "x.csv", "-o", out)
+    assert "does not exist" in fails("predict", folder / "model", tmp_path / "x.csv", "-o", out)
     assert out.read_text() == "old"
     assert not list(tmp_path.glob(".*"))
 

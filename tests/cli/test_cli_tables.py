@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from twostagegp.cli.formats import GAPS
+from twostagegp.cli.formats import MISSING
 from twostagegp.cli.sink import guard_formulas, open_sink, write_table
 from twostagegp.cli.source import open_source
 from twostagegp.cli.typed import conform, infer_dates
@@ -140,14 +140,14 @@ def test_kept_cells_are_those_of_the_file_and_gaps_are_gaps(tmp_path):
 
 
 def test_gaps_are_those_of_pandas():
-    lines = "\n".join(f"{cell},x" for cell in GAPS)
+    lines = "\n".join(f"{cell},x" for cell in MISSING)
     assert pd.read_csv(io.StringIO(f"cell,x\n{lines}\n"))["cell"].isna().all()
 
 
 def test_cell_that_is_no_number_is_named(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("a,b\n1,2\n3,\n5,many\n")
-    with pytest.raises(InputError, match="column 'b' held numbers in fit, and now 'many' in row 3"):
+    with pytest.raises(InputError, match="contained numbers in the fit, but row 3 contains 'many'"):
         list(open_source(path).chunks(["a", "b"], {"a", "b"}, (), 2))
 
 

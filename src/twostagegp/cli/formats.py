@@ -1,4 +1,4 @@
-"""Formats of files by the endings of their names, and what their readers' errors mean."""
+"""File formats by the extension of the name, and the meaning of the readers' errors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,17 @@ import pandas as pd
 
 from twostagegp.errors import InputError, MemoryBudgetError, TwoStageGPError
 
-__all__ = ["FORMATS", "GAPS", "PACKED", "format_of", "reading", "strict", "unpacked"]
+__all__ = [
+    "COMPRESSED",
+    "FORMATS",
+    "MISSING",
+    "decompressed",
+    "explain_errors",
+    "format_of",
+    "lost_cells_are_errors",
+]
 
-#: Format by the ending of a name.
+#: Format by extension.
 FORMATS = {
     ".csv": "csv",
     ".tsv": "tsv",
@@ -27,17 +35,17 @@ FORMATS = {
     ".feather": "feather",
     ".arrow": "feather",
 }
-#: Cells of CSV and TSV files that are gaps: those of pandas.
-GAPS = (
+#: Cells of CSV and TSV files that are missing values, as in pandas.
+MISSING = (
     *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"),
     *("<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
 )
-#: How compressed CSV and TSV files are opened.
-PACKED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+#: Functions that open compressed CSV and TSV files, by extension.
+COMPRESSED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
 def format_of(path: Path) -> str:
-    """The format that the ending of a name stands for.
+    """Return the format that the extension of a file name stands for.
 
     Examples
     --------
@@ -52,34 +60,34 @@ def format_of(path: Path) -> str:
 
 
 @contextmanager
-def unpacked(raw: IO[bytes], path: Path) -> Iterator[Any]:
-    """The content of a file that may be compressed."""
-    unpack = PACKED.get(path.suffix.lower())
-    if unpack is None:
+def decompressed(raw: IO[bytes], path: Path) -> Iterator[Any]:
+    """Yield a file with the content of ``raw``, decompressed if the extension says so."""
+    opener = COMPRESSED.get(path.suffix.lower())
+    if opener is None:
         yield raw
     else:
-        with unpack(raw, "rb") as file:
+        with opener(raw, "rb") as file:
             yield file
 
 
 @contextmanager
-def strict() -> Iterator[None]:
-    """Make an error of the warning that cells of a CSV file would be lost."""
+def lost_cells_are_errors() -> Iterator[None]:
+    """Turn pandas' warning that cells of a CSV file are lost into an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         yield
 
 
 @contextmanager
-def reading(path: Path, kind: str, encoding: str, delimiter: str) -> Iterator[None]:
-    """Errors of the readers, with the file and the way out."""
+def explain_errors(path: Path, kind: str, encoding: str, delimiter: str) -> Iterator[None]:
+    """Turn the errors of readers into InputErrors that name the file and say what to do."""
     try:
         yield
     except TwoStageGPError:
         raise
     except MemoryError as error:
         raise MemoryBudgetError(
-            f"{path} needs more memory than there is; lower --chunk-rows, or read fewer columns."
+            f"{path} needs more memory than is free; lower --chunk-rows, or read fewer columns."
         ) from error
     except UnicodeError as error:
         raise InputError(
@@ -98,8 +106,8 @@ def reading(path: Path, kind: str, encoding: str, delimiter: str) -> Iterator[No
             f"{delimiter!r}? Are cells with delimiters in quotation marks?"
         ) from error
     except OSError as error:
-        if error.errno is not None:  # of the system, and not of a reader
+        if error.errno is not None:  # raised by the operating system, not by a reader
             raise
         raise InputError(f"{path} cannot be read as {kind}: {error}") from error
-    except Exception as error:  # what a file can do to the libraries that read it has no one type
+    except Exception as error:  # the readers raise many types of errors for damaged files
         raise InputError(f"{path} cannot be read as {kind}: {error}") from error

@@ -97,10 +97,10 @@ def predict_file(
             f"the output would have two columns {twice[0]!r}; give the new ones a prefix, for "
             "example --prefix predicted_."
         )
-    typed = format_of(output) in ("parquet", "feather")
+    with_types = format_of(output) in ("parquet", "feather") and source.text is not None
     done = 0
     with open_sink(output, guard) as sink:
-        for rows in saved.rows(source, chunk_rows, keep, with_types=typed and source.is_text):
+        for rows in saved.rows(source, chunk_rows, keep, with_types=with_types):
             try:
                 new = answers.columns(rows.X)
             except InputError as error:
