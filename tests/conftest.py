@@ -8,7 +8,8 @@ from twostagegp import TwoStageGPRegressor
 from twostagegp.engines.neighbors.index import TreeIndex
 from twostagegp.kernels import WrappedKernel
 from twostagegp.pipeline.mean import neighbor_build as neighbor_stages
-from twostagegp.search import stages
+from twostagegp.search.settings import SearchSettings
+from twostagegp.search.stages import search_stage
 from twostagegp.training.neighbor_schedule import Schedule
 
 # The default limit per example (200 ms) fails on a busy machine; `make test` limits whole tests.
@@ -36,8 +37,7 @@ def large(monkeypatch):
 
 @pytest.fixture
 def short_search(monkeypatch):
-    monkeypatch.setattr(stages, "_REPEATS", 4)
-    monkeypatch.setattr(stages, "_SUBSAMPLE", 60)
+    monkeypatch.setitem(search_stage.__kwdefaults__, "settings", SearchSettings(4, 60))
 
 
 @pytest.fixture

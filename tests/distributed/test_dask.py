@@ -22,12 +22,12 @@ from twostagegp import (
 )
 from twostagegp.data.rows import merge_rows
 from twostagegp.distributed import fitting
-from twostagegp.distributed.cluster import one_thread
 from twostagegp.distributed.found import Found, merge
 from twostagegp.distributed.shards import Shard, grouped
 from twostagegp.distributed.source import draw_sample, pieces
 from twostagegp.engines.neighbors.index import TreeIndex
 from twostagegp.errors import InputError, ModelFileError, TwoStageGPWarning
+from twostagegp.runtime.dask_cluster import single_thread
 
 da = pytest.importorskip("dask.array")
 dd = pytest.importorskip("dask.dataframe")
@@ -387,7 +387,7 @@ def test_tasks_have_one_thread_and_the_last_puts_the_others_back():
     inside, leave, seen = threading.Event(), threading.Event(), []
 
     def task():
-        with one_thread():
+        with single_thread():
             seen.append(torch.get_num_threads())
             inside.set()
             leave.wait(10)
@@ -395,7 +395,7 @@ def test_tasks_have_one_thread_and_the_last_puts_the_others_back():
     thread = threading.Thread(target=task)
     thread.start()
     inside.wait(10)
-    with one_thread():
+    with single_thread():
         assert torch.get_num_threads() == 1
     assert seen == [1]
     assert set(blas_threads()) == {1}

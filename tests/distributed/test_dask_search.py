@@ -1,8 +1,9 @@
-"""Repetitions of a search on Dask workers: the scores of one place, and clear refusals."""
+"""Searches on Dask workers: the scores of a local search, and clear errors."""
 
 import json
 import time
 from dataclasses import replace
+from importlib import import_module
 
 import gpytorch
 import numpy as np
@@ -14,14 +15,16 @@ from twostagegp import TwoStageGPRegressor, check_misspecification, search_kerne
 from twostagegp.data.rows import Rows
 from twostagegp.errors import ClusterError, InputError, NotFittableError
 from twostagegp.kernels import make_kernel
-from twostagegp.search.repetitions import Repetitions, Settings
+from twostagegp.search.dask_runner import DaskRunner, repetitions_per_task
+from twostagegp.search.early_stopping import checkpoints
+from twostagegp.search.repetitions import RepetitionOptions, Repetitions
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 distributed = pytest.importorskip("distributed")
 
-from twostagegp.distributed import repetitions as on_cluster  # noqa: E402
-
+#: So many repetitions of so few rows that a search of one kernel has two tasks.
+MANY = {"n_repeats": 130, "subsample": 12}
 ROUNDING = {"rtol": 1e-7, "atol": 1e-9}
 
 
@@ -41,22 +44,16 @@ def client():
         yield client
 
 
-@pytest.fixture(autouse=True)
-def small_tasks(monkeypatch):
-    """So few repetitions a task that a search of a few has several tasks."""
-    monkeypatch.setattr(on_cluster, "_AT_MOST", 3)
-
-
 @pytest.fixture
 def held(monkeypatch):
-    """Everything large that is sent."""
-    seen, send = [], on_cluster.Workers._held
+    """Everything large that is sent to the workers."""
+    seen, send = [], DaskRunner.hold
 
     def counted(self, value):
         seen.append(value)
         return send(self, value)
 
-    monkeypatch.setattr(on_cluster.Workers, "_held", counted)
+    monkeypatch.setattr(DaskRunner, "hold", counted)
     return seen
 
 
@@ -95,21 +92,25 @@ def assert_same_search(one, other):
 @pytest.mark.parametrize(
     "options",
     [
-        {"confidence": 1 - 1e-12},
+        {"kernels": {"one": "rbf", "two": "rbf"}},  # never decided early
         {"early": False, "selection": "misspecification", "model": "krr"},
     ],
-    ids=["two looks", "kernel ridge"],
+    ids=["several checkpoints", "kernel ridge"],
 )
-def test_a_search_on_workers_is_that_of_one_place(client, held, options):
-    assert_same_search(search(**options), search(**options, client=client))
-    rounds = 2 if "confidence" in options else 1
+def test_a_search_on_workers_equals_a_local_search(client, held, options):
+    options = options | MANY
+    assert repetitions_per_task(10) < MANY["n_repeats"]
+    local = search(**options)
+    assert_same_search(local, search(**options, client=client))
+    assert not local.decided_early
+    rounds = 1 if "early" in options else len(checkpoints(130))
     assert len(held) == rounds
-    assert sum(len(part.index) for part in held) == 10
+    assert sum(len(part.index) for part in held) == 130
 
 
 @pytest.mark.parametrize("test", ["bootstrap", "ratio", "bound"])
-def test_a_check_on_workers_is_that_of_one_place(client, held, test):
-    options = {"test": test, "n_repeats": 20, "subsample": 30, "random_state": 0}
+def test_a_check_on_workers_equals_a_local_check(client, held, test):
+    options = {"test": test, "random_state": 0} | MANY
     one = check_misspecification(*table(), "matern32", **options)
     other = check_misspecification(*table(), "matern32", **options, client=client)
     np.testing.assert_allclose(one.per_repeat, other.per_repeat, **ROUNDING)
@@ -135,7 +136,7 @@ class Broken(gpytorch.kernels.RBFKernel):
         return super().forward(x1, x2, **options)
 
 
-def test_kernels_of_a_user_have_one_thread_and_their_failures_are_those_of_one_place(client):
+def test_kernels_of_a_user_have_one_thread_and_fail_as_in_a_local_search(client):
     kernels = {"rbf": "rbf", "own": Threads(), "broken": Broken()}
     options = {"kernels": kernels, "n_repeats": 4, "subsample": 14, "early": False}
     one = search(**options)
@@ -160,7 +161,7 @@ class Once(gpytorch.kernels.RBFKernel):
         return super().forward(x1, x2, **options)
 
 
-def test_tasks_are_tried_again_where_dask_is_told_to(client):
+def test_failed_tasks_are_retried_if_dask_is_told_to(client):
     options = {"kernels": {"once": Once()}, "n_repeats": 2, "subsample": 10, "client": client}
     with dask.annotate(retries=2):
         assert search(**options).best_label == "once"
@@ -182,7 +183,7 @@ def test_a_fit_of_collections_searches_on_its_workers(client, held, short_search
     )  # fmt: skip
     lazy = da.from_array(X, chunks=(40, 2)), da.from_array(y, chunks=40)
     spread = model.fit(*lazy)
-    assert len(held) == 2  # a search a stage
+    assert len(held) == 2  # one search per stage
     found, answers = spread.search_, spread.predict(X)
     local = model.fit(X, y)
     assert len(held) == 2
@@ -194,15 +195,15 @@ def test_a_fit_of_collections_searches_on_its_workers(client, held, short_search
 # --- what is sent --------------------------------------------------------------------------------
 
 
-def test_no_other_rows_are_sent_than_those_of_the_repetitions():
+def test_only_the_rows_of_the_repetitions_are_sent():
     X = torch.randn(200, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     one, zero = torch.ones(200).double(), torch.zeros(200).double()
     whole = Repetitions(Rows(X, X[:, 0], one, zero, zero), 20, "random", np.random.default_rng(0))
     whole.draw(6)
-    part = whole.of(whole.index[2:5])
+    part = whole.restricted_to(whole.index[2:5])
     assert len(part.rows) == len(np.unique(whole.index[2:5])) < 61
     np.testing.assert_array_equal(part.rows.X[part.index], X[whole.index[2:5]])
-    kernel, settings = make_kernel("rbf", 2), Settings()
+    kernel, settings = make_kernel("rbf", 2), RepetitionOptions()
     starts = whole.starts(kernel, settings)
     expected = whole.run(kernel, settings).parameters[2:5]
     got = part.run(kernel, settings, starts=starts).parameters
@@ -214,7 +215,7 @@ def test_nothing_stays_on_the_workers(client):
     search(n_repeats=4, client=client)
     end = time.monotonic() + 30.0
     while not set(client.futures) <= before:
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "futures are still held after 30 seconds"
         time.sleep(0.05)
 
 
@@ -243,7 +244,7 @@ def test_collections_are_not_computed_silently():
         check_misspecification(X, da.from_array(y))
 
 
-def test_a_closed_client_is_an_error_in_words():
+def test_a_closed_client_is_refused():
     with (
         distributed.LocalCluster(
             n_workers=0, processes=False, dashboard_address="127.0.0.1:0"
@@ -268,16 +269,22 @@ def test_a_kernel_that_cannot_be_sent_is_named(client):
         search(kernels=("rbf", Unsendable()), client=client)
 
 
-def test_a_kernel_that_workers_cannot_load_ends_the_search(client, monkeypatch):
-    def missing(kernel):
-        return b"cnot_a_module\nKernel\n."  # a global of a module that is not there
+class Unloadable(gpytorch.kernels.RBFKernel):
+    """A kernel of a module that the workers do not have."""
 
-    monkeypatch.setattr(on_cluster, "pickled", missing)
+    def __reduce__(self):
+        return import_module, ("not_a_module",)
+
+    def __deepcopy__(self, memo):
+        return Unloadable()
+
+
+def test_a_kernel_that_workers_cannot_load_ends_the_search(client):
     with pytest.raises(ClusterError, match=r"cannot load a kernel \(ModuleNotFoundError"):
-        search(client=client)
+        search(kernels=("rbf", Unloadable()), client=client)
 
 
-def test_an_interrupt_takes_back_what_was_given_out(client, monkeypatch):
+def test_an_interrupt_cancels_all_tasks(client, monkeypatch):
     cancelled, gather = [], client.gather
 
     def interrupted(futures):
@@ -285,15 +292,15 @@ def test_an_interrupt_takes_back_what_was_given_out(client, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(client, "gather", interrupted)
-    monkeypatch.setattr(on_cluster, "cancel", lambda client, futures: cancelled.append(futures))
+    monkeypatch.setattr(client, "cancel", cancelled.append)
     with pytest.raises(KeyboardInterrupt):
-        search(early=False, client=client)
-    first, everything = cancelled
-    assert len(first) == 4  # tasks of one kernel: ten repetitions, three a task
-    assert len(everything) == 1 + 2 * (1 + 4)
+        search(early=False, client=client, **MANY)
+    first_kernel, all_tasks = cancelled
+    assert len(first_kernel) == 2  # 130 repetitions, 100 per task
+    assert len(all_tasks) == 1 + 2 * (1 + 2)  # data; per kernel one task of pilots and two of fits
 
 
-def test_no_kernel_that_can_be_fitted_is_an_error_with_the_reasons(client):
+def test_if_no_kernel_can_be_fitted_the_error_gives_the_reasons(client):
     with pytest.raises(NotFittableError, match="broken: RuntimeError: no more than two rows"):
         search(kernels={"broken": Broken()}, client=client)
 
@@ -312,7 +319,7 @@ def test_the_benchmark_finds_differences():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_value_that_is_no_number_on_one_side_only_is_a_difference(value):
+def test_a_value_that_is_not_finite_in_one_of_two_searches_is_a_difference(value):
     one = search(n_repeats=2, early=False)
     repeated = replace(one.entries[1].repeated, loo=one.entries[1].repeated.loo.copy())
     repeated.loo[0] = value

@@ -17,13 +17,12 @@ from twostagegp.data.rows import Rows
 from twostagegp.engines.batched_problem import Extras, ProblemBatch
 from twostagegp.errors import InputError, NotFittableError, TwoStageGPError
 from twostagegp.kernels import NamedKernel, make_kernel
-from twostagegp.search import evidence as evidence_module
-from twostagegp.search import repetitions as repetitions_module
-from twostagegp.search.bootstrap import _draw, adjusted_p_values, simulate_and_refit
-from twostagegp.search.evidence import CAUSES, evidence, smoothness_score
-from twostagegp.search.misspecification import _advice
+from twostagegp.search.bootstrap import adjusted_p_values, draw_targets, simulate_and_refit
+from twostagegp.search.evidence import CAUSES, evidence, rougher_direction, smoothness_score
+from twostagegp.search.misspecification import explain_cause
 from twostagegp.search.paper_tests import bound_beta, error_ratio, passes_bound, rkhs_norm
-from twostagegp.search.repetitions import PAPER_PENALTIES, Repetitions, Settings
+from twostagegp.search.repetitions import PAPER_PENALTIES, RepetitionOptions, Repetitions
+from twostagegp.search.settings import DEFAULT_SEARCH, SearchSettings
 
 B, N, M = 3, 14, 5
 
@@ -103,7 +102,7 @@ def test_without_noise_every_ratio_is_one_whatever_the_kernel():
         np.testing.assert_allclose(found, 1.0, atol=1e-4)
 
 
-def test_where_nothing_is_left_to_explain_the_ratio_is_one():
+def test_the_ratio_is_one_if_error_and_noise_are_zero():
     trained = Trained()
     zero = torch.zeros(B, N, dtype=torch.float64), torch.zeros(B, M, dtype=torch.float64)
     exact = (trained.cross @ trained.block.alpha[:, :, None])[:, :, 0]
@@ -137,7 +136,7 @@ def test_beta_follows_from_determinants(noise, printed, extras):
         assert found[b] == pytest.approx(expected, rel=1e-9)
 
 
-def test_each_problem_may_have_its_own_rkhs_bound():
+def test_rkhs_bounds_may_differ_between_problems():
     trained = Trained()
     norms = torch.tensor([0.0, 1.0, 5.0], dtype=torch.float64)
     found = bound_beta(trained.block, norms, 0.05, False) - bound_beta(
@@ -157,7 +156,7 @@ def test_a_row_passes_within_the_bound_plus_the_noise():
     assert not passes_bound(just_beyond, sd, beta, trained.block, delta).any()
 
 
-def test_the_norm_of_the_fitted_mean_is_that_of_its_expansion():
+def test_the_rkhs_norm_is_computed_from_the_kernel_expansion():
     trained = Trained()
     for b in range(B):
         K, _, s, t, _ = trained.of(b)
@@ -182,8 +181,8 @@ def table(n=40, d=2, seed=0, extras=False):
     return Rows(*(torch.as_tensor(v) for v in (X, t, c, q, extra)))
 
 
-def repetitions_of(rows, size=25, n_repeats=4):
-    repetitions = Repetitions(rows, size, "random", np.random.default_rng(1))
+def repetitions_of(rows, size=25, n_repeats=4, settings=DEFAULT_SEARCH):
+    repetitions = Repetitions(rows, size, "random", np.random.default_rng(1), settings)
     repetitions.draw(n_repeats)
     return repetitions
 
@@ -202,7 +201,7 @@ def test_four_fifths_of_a_subsample_are_trained_on():
     assert repetitions_of(table(n=12), size=500).index.shape == (4, 12)
 
 
-def test_repetitions_are_the_same_however_they_are_drawn():
+def test_repetitions_do_not_depend_on_how_many_are_drawn_at_a_time():
     at_once = repetitions_of(table(), n_repeats=5)
     in_parts = repetitions_of(table(), n_repeats=2)
     in_parts.draw(5)
@@ -219,7 +218,7 @@ def test_repetitions_are_the_same_however_they_are_drawn():
 )
 def test_the_penalty_of_kernel_ridge_is_that_of_refits_without_each_row(name, covariance):
     repetitions = repetitions_of(table())
-    settings = Settings(model="krr")
+    settings = RepetitionOptions(model="krr")
     repeated = repetitions.run(NamedKernel(name, 2), settings)
     for r in range(4):
         (X, t, *_), (Z, y, *_) = numpy_parts(repetitions, r)
@@ -264,8 +263,8 @@ def test_the_penalty_of_kernel_ridge_is_that_of_refits_without_each_copy(name, s
     q = torch.as_tensor(0.3 * rng.chisquare(c.numpy())) * (c > 1.0)
     repetitions = repetitions_of(Rows(rows.X, rows.t, c, q, rows.extra))
     kernel = NamedKernel(name, 2)
-    repeated = repetitions.run(kernel, Settings(model="krr"))
-    unweighted = repetitions_of(rows).run(kernel, Settings(model="krr"))
+    repeated = repetitions.run(kernel, RepetitionOptions(model="krr"))
+    unweighted = repetitions_of(rows).run(kernel, RepetitionOptions(model="krr"))
     for r in range(4):
         (X, t, count, spread, _), _ = numpy_parts(repetitions, r)
         row, y = copies_of(t, count, spread, rng)
@@ -287,24 +286,22 @@ def test_the_penalty_of_kernel_ridge_is_that_of_refits_without_each_copy(name, s
 
 def test_a_given_penalty_is_used():
     repeated = repetitions_of(table()).run(
-        NamedKernel("rbf", 2), Settings(model="krr", penalties=(0.37,))
+        NamedKernel("rbf", 2), RepetitionOptions(model="krr", penalties=(0.37,))
     )
     np.testing.assert_allclose(repeated.noise, math.sqrt(0.37))
     assert np.isnan(repeated.nll).all()
 
 
 @pytest.mark.parametrize(("model", "tolerance"), [("krr", 1e-10), ("gp", 1e-2)])
-def test_repetitions_that_do_not_fit_into_the_budget_are_done_in_parts(
-    model, tolerance, monkeypatch
-):
-    kernel, settings = NamedKernel("matern32", 2), Settings(model=model)
+def test_repetitions_beyond_the_memory_limit_are_run_in_parts(model, tolerance, monkeypatch):
+    kernel, settings = NamedKernel("matern32", 2), RepetitionOptions(model=model)
     whole = repetitions_of(table(), n_repeats=5).run(kernel, settings)
     sizes, of = [], ProblemBatch.of
     monkeypatch.setattr(
         ProblemBatch, "of", lambda *args, **kw: sizes.append(len(args[1])) or of(*args, **kw)
     )
-    monkeypatch.setattr(repetitions_module, "_CPU_BYTES", 2 * 20 * 20 * 8)
-    parts = repetitions_of(table(), n_repeats=5).run(kernel, settings)
+    limit = SearchSettings(matrix_bytes=2 * 20 * 20 * 8)
+    parts = repetitions_of(table(), n_repeats=5, settings=limit).run(kernel, settings)
     assert sizes == [2, 2, 1]
     assert len(parts) == 5
     np.testing.assert_allclose(parts.loo, whole.loo, atol=tolerance)
@@ -322,9 +319,9 @@ def densities_of_copies(K, s, y):
 
 @with_extras
 @pytest.mark.parametrize("rkhs_bound", [None, 0.8, "estimate"])
-def test_every_score_of_a_repetition_is_its_formula(rkhs_bound, extras):
+def test_every_score_of_a_repetition_equals_its_formula(rkhs_bound, extras):
     kernel, repetitions = NamedKernel("matern32", 2), repetitions_of(table(extras=extras))
-    settings = Settings(threshold=1.05, delta=0.2, rkhs_bound=rkhs_bound, with_bound=True)
+    settings = RepetitionOptions(threshold=1.05, delta=0.2, rkhs_bound=rkhs_bound, with_bound=True)
     repeated = repetitions.run(kernel, settings)
     for r in range(4):
         (X, t, c, q, extra), (Z, y, c_test, _, extra_test) = numpy_parts(repetitions, r)
@@ -352,7 +349,7 @@ def test_every_score_of_a_repetition_is_its_formula(rkhs_bound, extras):
             assert found == pytest.approx(np.mean(np.abs(mean - y) <= limit))
 
 
-# --- the paper's tests through the front door ----------------------------------------------------
+# --- the paper's tests through check_misspecification ---------------------------------------------
 
 
 def smooth_data(n=60, seed=0, noise=0.2):
@@ -394,7 +391,7 @@ def test_share_error_and_decision_follow_from_the_repetitions(options, delta):
     assert str(check).startswith(f"matern12: {verdict} by the {options['test']} test")
 
 
-def test_decisions_go_both_ways():
+def test_good_kernels_are_accepted_and_bad_ones_rejected():
     X, y = smooth_data()
     strict, lax = (
         check_misspecification(X, y, test="ratio", threshold=threshold, n_repeats=4, random_state=0)
@@ -413,7 +410,7 @@ def test_notes_say_where_the_rkhs_bound_comes_from(rkhs_bound, words):
         *smooth_data(), test="bound", rkhs_bound=rkhs_bound, n_repeats=2, random_state=0
     )
     assert any(words in note for note in check.notes)
-    assert any("48 rows to train on, 12 to look at" in note for note in check.notes)
+    assert any("48 training rows and 12 test rows" in note for note in check.notes)
 
 
 def hard_data():
@@ -444,7 +441,7 @@ def test_units_of_the_target_change_the_noise_only(test):
     assert first.noise == pytest.approx(0.2, rel=0.3)
 
 
-def test_the_paper_tests_do_not_pretend_to_a_diagnosis():
+def test_the_paper_tests_give_no_diagnosis():
     check = check_misspecification(*smooth_data(), test="ratio", n_repeats=2, random_state=0)
     assert "test='bootstrap'" in check.diagnosis
     assert check.named == ()
@@ -471,23 +468,23 @@ def test_the_direction_of_roughness_is_the_derivative_of_the_power_family(name):
         return scale * torch.exp(-u.clamp(min=0.0).pow(gamma))
 
     slope = -(member(1.0 + 1e-5) - member(1.0 - 1e-5)) / 2e-5
-    torch.testing.assert_close(evidence_module._rougher_direction(K), slope, rtol=1e-5, atol=1e-8)
+    torch.testing.assert_close(rougher_direction(K), slope, rtol=1e-5, atol=1e-8)
 
 
 def test_the_direction_of_roughness_allows_for_unequal_variances():
     K = Trained("rbf").block.K
     sizes = torch.linspace(0.5, 3.0, N, dtype=torch.float64)
     outer = sizes[:, None] * sizes[None, :]
-    D = evidence_module._rougher_direction(K)
-    torch.testing.assert_close(evidence_module._rougher_direction(K * outer), D * outer)
+    D = rougher_direction(K)
+    torch.testing.assert_close(rougher_direction(K * outer), D * outer)
 
 
-def test_entries_that_are_not_positive_give_finite_evidence():
+def test_kernel_entries_that_are_not_positive_give_finite_evidence():
     trained = Trained("rbf")
     K = trained.block.K.clone()
     K[:, 0, 1] = K[:, 1, 0] = -0.1
     K[:, 0, 2] = K[:, 2, 0] = 0.0
-    assert torch.isfinite(evidence_module._rougher_direction(K)).all()
+    assert torch.isfinite(rougher_direction(K)).all()
 
 
 def literal_smoothness(K, s, t, H):
@@ -614,7 +611,7 @@ def test_only_the_trend_depends_on_the_size_of_the_target_at_fixed_parameters():
     assert (np.abs(after[:, 4] / before[:, 4] - 1.0) > 0.1).all()
 
 
-def test_evidence_of_a_problem_does_not_depend_on_its_neighbours():
+def test_evidence_of_a_problem_does_not_depend_on_the_rest_of_the_batch():
     trained = Trained()
     (alone,) = trained.problems.map(
         trained.parameters[1:2],
@@ -713,7 +710,7 @@ def test_p_values_are_those_of_the_formula_and_the_smallest_is_the_overall_one(s
     assert p.min() == pytest.approx(overall)
 
 
-def test_p_values_of_exchangeable_rows_hold_every_level_exactly():
+def test_p_values_of_exchangeable_rows_keep_every_level_exactly():
     rows = np.random.default_rng(0).normal(size=(25, 4)) ** 3
     p = np.array(
         [adjusted_p_values(rows[i], np.delete(rows, i, axis=0))[0].min() for i in range(25)]
@@ -728,7 +725,7 @@ def test_ties_and_constant_statistics_do_not_reject():
     assert np.isfinite(z).all()
 
 
-def test_simulations_that_cannot_be_measured_are_dropped():
+def test_simulations_with_a_statistic_that_is_not_finite_are_dropped():
     rng = np.random.default_rng(0)
     observed, simulated = rng.normal(size=3), rng.normal(size=(30, 3))
     broken = simulated.copy()
@@ -740,14 +737,14 @@ def test_simulations_that_cannot_be_measured_are_dropped():
     assert len(z) == 28
 
 
-def test_without_any_simulation_nothing_is_rejected():
+def test_nothing_is_rejected_without_simulations():
     p, z = adjusted_p_values(np.array([9.0, 9.0]), np.full((5, 2), math.nan))
     np.testing.assert_array_equal(p, 1.0)
     assert z.shape == (1, 2)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_cannot_be_measured_in_the_data_is_no_evidence_and_leaves_the_others(value):
+def test_a_statistic_that_is_not_finite_for_the_data_has_p_value_one(value):
     rng = np.random.default_rng(0)
     observed, simulated = np.array([value, 5.0, -1.0]), rng.normal(size=(39, 3))
     p, z = adjusted_p_values(observed, simulated)
@@ -777,7 +774,7 @@ def raw_draws(problem, parameters, count, seed):
 
 
 def moments_of(t, c, q):
-    """Mean and variance of all copies, one a row of t."""
+    """Mean and variance of all copies, one per row of t."""
     mean = np.average(t, weights=c, axis=1)
     squares = (c * (t - mean[:, None]) ** 2).sum(1) + q.sum(-1)
     return mean, squares / c.sum()
@@ -786,7 +783,7 @@ def moments_of(t, c, q):
 @with_extras
 def test_draws_have_the_mean_and_variance_of_the_data(extras):
     problem = one_problem(n=8, extras=extras)
-    draws, spreads = _draw(problem, problem.starts(), 200, np.random.default_rng(0))
+    draws, spreads = draw_targets(problem, problem.starts(), 200, np.random.default_rng(0))
     assert (spreads is None) == (not extras)
     c = problem.extras.c[0].numpy() if extras else np.ones(8)
     q = problem.extras.q.numpy() if extras else np.zeros((1, 8))
@@ -803,7 +800,7 @@ def test_draws_have_the_mean_and_variance_of_the_data(extras):
 def test_draws_are_those_of_the_fitted_model_up_to_location_and_size(extras):
     problem = one_problem(n=8, extras=extras)
     parameters = problem.starts()
-    draws = _draw(problem, parameters, 40_000, np.random.default_rng(0))[0].numpy()
+    draws = draw_targets(problem, parameters, 40_000, np.random.default_rng(0))[0].numpy()
     raw, covariance = raw_draws(problem, parameters, 40_000, 0)
     np.testing.assert_allclose(raw.T @ raw / len(raw), covariance, atol=0.05)
     c = problem.extras.c[0].numpy() if extras else np.ones(8)
@@ -822,18 +819,18 @@ def test_draws_of_many_rows_have_the_covariance_of_the_fitted_model():
     t = np.linalg.cholesky(K) @ rng.normal(size=n)
     t = (t - t.mean()) / t.std()
     problem = ProblemBatch.of(NamedKernel("rbf", 1), X, torch.as_tensor(t)[None])
-    draws = _draw(problem, parameters, 20_000, rng)[0].numpy()
+    draws = draw_targets(problem, parameters, 20_000, rng)[0].numpy()
     np.testing.assert_allclose(draws.T @ draws / len(draws), K, atol=0.1)
 
 
-def test_spreads_are_those_of_copies_and_independent_of_their_means():
+def test_simulated_sums_of_squares_are_those_of_copies_and_independent_of_their_means():
     rows = table(n=12, d=1)
     c = torch.tensor([1.0, 2.0, 3.0, 7.0, 0.5, 1.5], dtype=torch.float64).repeat(2)
     known = torch.tensor([0.0, 0.2], dtype=torch.float64).repeat_interleave(6)
     extras = Extras(c[None], torch.zeros(1, 12, dtype=torch.float64), known[None])
     problem = ProblemBatch.of(NamedKernel("rbf", 1), rows.X[None], rows.t[None], extras=extras)
     parameters = problem.starts()
-    draws, spreads = _draw(problem, parameters, 40_000, np.random.default_rng(0))
+    draws, spreads = draw_targets(problem, parameters, 40_000, np.random.default_rng(0))
     assert draws.shape == spreads.shape == (40_000, 12)
     # Undo the size to which each draw was brought, spreads with their means.
     raw, _ = raw_draws(problem, parameters, 40_000, 0)
@@ -852,7 +849,7 @@ def test_spreads_are_those_of_copies_and_independent_of_their_means():
     assert np.abs(both[:count, count:]).max() < 0.03
 
 
-def test_a_repeated_row_is_simulated_as_its_copies_are():
+def test_a_repeated_row_is_simulated_like_its_copies():
     rows, copies = table(n=6, d=1), 4
     c = torch.full((1, 6), float(copies), dtype=torch.float64)
     extras = Extras(c, 0 * c, 0 * c)
@@ -860,8 +857,8 @@ def test_a_repeated_row_is_simulated_as_its_copies_are():
     apart = rows.X.repeat_interleave(copies, 0)[None], rows.t.repeat_interleave(copies)[None]
     plain = ProblemBatch.of(NamedKernel("rbf", 1), *apart)
     rng = np.random.default_rng(0)
-    draws, spreads = _draw(merged, merged.starts(), 20_000, rng)
-    single, _ = _draw(plain, plain.starts(), 20_000, rng)
+    draws, spreads = draw_targets(merged, merged.starts(), 20_000, rng)
+    single, _ = draw_targets(plain, plain.starts(), 20_000, rng)
     single = single.reshape(-1, 6, copies)
     means = single.mean(2)
     moments = means.T @ means / len(means)
@@ -886,7 +883,7 @@ def test_every_simulation_is_refitted_and_measured_at_its_own_optimum():
     assert result.simulated.shape == (12, 3)
     np.testing.assert_allclose(result.simulated[:, 0], np.exp(result.refits.parameters[:, -1]))
     np.testing.assert_allclose(result.simulated[:, 1], result.refits.parameters[:, 0])
-    draws, _ = _draw(problem, result.parameters[None], 12, np.random.default_rng(0))
+    draws, _ = draw_targets(problem, result.parameters[None], 12, np.random.default_rng(0))
     np.testing.assert_allclose(result.simulated[:, 2], draws[:, 0].numpy())
     assert result.observed[2] == float(problem.t[0, 0])
     assert result.observed[0] == pytest.approx(math.exp(result.parameters[-1]))
@@ -895,7 +892,7 @@ def test_every_simulation_is_refitted_and_measured_at_its_own_optimum():
     assert (result.refits.value < at_truth).all()
 
 
-def test_simulations_of_merged_rows_are_refitted_with_their_own_spreads():
+def test_simulations_of_merged_rows_are_refitted_with_their_own_sums_of_squares():
     problem = one_problem(extras=True)
 
     def statistic(block, X):
@@ -903,7 +900,7 @@ def test_simulations_of_merged_rows_are_refitted_with_their_own_spreads():
         return torch.stack([block.noise, q.sum(1), block.t[:, 0]], dim=1)
 
     result = simulate_and_refit(problem, statistic, 12, np.random.default_rng(0))
-    draws, q = _draw(problem, result.parameters[None], 12, np.random.default_rng(0))
+    draws, q = draw_targets(problem, result.parameters[None], 12, np.random.default_rng(0))
     np.testing.assert_allclose(result.simulated[:, 1], q.sum(1).numpy())
     np.testing.assert_allclose(result.simulated[:, 2], draws[:, 0].numpy())
     assert result.observed[1] == pytest.approx(float(problem.extras.q.sum()))
@@ -914,7 +911,7 @@ def test_simulations_of_merged_rows_are_refitted_with_their_own_spreads():
 # --- level and power -----------------------------------------------------------------------------
 
 
-def test_the_bootstrap_holds_its_level():
+def test_the_bootstrap_keeps_its_level():
     kernel, rejected, named = make_kernel("matern32", 1), 0, 0
     for seed in range(40):
         rng = np.random.default_rng(seed)
@@ -950,7 +947,7 @@ def test_a_gross_violation_is_rejected_and_named_first(how):
     check = check_misspecification(X, y, kernel, n_repeats=39, random_state=0)
     assert check.rejected
     assert check.named[0] == how
-    assert check.diagnosis.startswith(_advice(how, kernel))
+    assert check.diagnosis.startswith(explain_cause(how, kernel))
 
 
 # --- the result of the bootstrap -----------------------------------------------------------------
@@ -987,9 +984,9 @@ def test_p_values_follow_from_the_simulations(bootstrap_check):
         assert cause["p_value"] == pytest.approx(expected)
 
 
-def test_the_diagnosis_is_in_words(bootstrap_check, harmless_check):
+def test_the_diagnosis_explains_the_causes(bootstrap_check, harmless_check):
     assert "too smooth for the data; try matern52 or matern32" in bootstrap_check.diagnosis
-    assert harmless_check.diagnosis == "nothing speaks against the model"
+    assert harmless_check.diagnosis == "no evidence of misspecification"
     assert "rbf: rejected (p = 0.025)" in str(bootstrap_check)
     assert "not rejected" in str(harmless_check)
 
@@ -1009,17 +1006,17 @@ def test_the_diagnosis_is_in_words(bootstrap_check, harmless_check):
         ("too rough", "laplacian", "; try matern32 or matern52"),
         ("too rough", "matern32-ard", "; try matern52 or rbf"),
         ("too rough", "matern52", "; try rbf"),
-        ("too rough", "rbf", "; look for outliers, which pass for roughness"),
+        ("too rough", "rbf", "; look for outliers, which look like roughness"),
         ("too rough", "rq", "; try rbf"),
     ],
 )
 def test_the_advice_names_kernels_on_the_right_side_of_the_tested_one(cause, kernel, hint):
-    assert _advice(cause, kernel) == f"the kernel is {cause} for the data{hint}"
+    assert explain_cause(cause, kernel) == f"the kernel is {cause} for the data{hint}"
 
 
 @pytest.mark.parametrize("cause", ["noise not constant", "heavy tails", "trend left over"])
 def test_advice_that_is_not_about_smoothness_is_the_same_for_every_kernel(cause):
-    texts = {_advice(cause, kernel) for kernel in ("rbf", "matern12", "laplacian", "mine")}
+    texts = {explain_cause(cause, kernel) for kernel in ("rbf", "matern12", "laplacian", "mine")}
     assert len(texts) == 1
     assert "matern" not in texts.pop()
 
@@ -1033,14 +1030,14 @@ def test_the_fitted_noise_is_in_units_of_the_target(harmless_check):
     assert harmless_check.noise == pytest.approx(0.2, rel=0.3)
 
 
-def test_the_same_seed_gives_the_same_result_and_another_another(harmless_check):
+def test_the_seed_determines_the_result(harmless_check):
     again = check_misspecification(*smooth_data(), "rbf", n_repeats=19, random_state=0)
     pd.testing.assert_frame_equal(again.per_repeat, harmless_check.per_repeat)
     other = check_misspecification(*smooth_data(), "rbf", n_repeats=19, random_state=1)
     assert not np.allclose(other.per_repeat, harmless_check.per_repeat)
 
 
-def test_units_and_sign_of_the_target_do_not_matter_to_the_bootstrap(harmless_check):
+def test_the_bootstrap_does_not_depend_on_units_and_sign_of_the_target(harmless_check):
     X, y = smooth_data()
     other = check_misspecification(X, 5.0 - 3.0 * y, "rbf", n_repeats=19, random_state=0)
     assert other.noise == pytest.approx(3.0 * harmless_check.noise, rel=1e-3)
@@ -1087,7 +1084,7 @@ def test_exact_copies_count_once(options):
         assert other.rejected == single.rejected
 
 
-def test_copies_are_rows_of_weight_above_one_without_spread():
+def test_copies_are_rows_of_weight_above_one_whose_targets_agree():
     c = torch.tensor([1.0, 2.0, 2.0, 0.5, 7.5], dtype=torch.float64)
     q = torch.tensor([0.0, 0.0, 0.3, 0.0, 1e-25], dtype=torch.float64)
     zero = torch.zeros(5, dtype=torch.float64)
@@ -1115,7 +1112,7 @@ def test_too_few_simulations_for_the_level_are_refused(delta, needed, monkeypatc
 
 
 @pytest.mark.parametrize("test", ["bootstrap", "ratio", "bound"])
-def test_a_gpytorch_kernel_is_tested_too(test):
+def test_a_gpytorch_kernel_can_be_tested(test):
     module = gpytorch.kernels.RBFKernel() + gpytorch.kernels.LinearKernel()
     state = {name: value.clone() for name, value in module.state_dict().items()}
     X, y = smooth_data(n=40)
@@ -1143,7 +1140,7 @@ def test_active_dims_count_the_columns_of_the_users_table(test):
     assert check_misspecification(wide, y, kernel(ard_num_dims=3), **options).noise < 0.4
 
 
-def test_a_random_state_of_numpy_is_taken():
+def test_a_numpy_random_state_is_accepted():
     X, y = smooth_data(n=30)
     checks = [
         check_misspecification(
@@ -1156,7 +1153,7 @@ def test_a_random_state_of_numpy_is_taken():
 
 
 @pytest.mark.parametrize("shape", ["wide", "factorial"])
-def test_regressors_that_vanish_do_not_break_the_bootstrap(shape):
+def test_constant_regressors_do_not_break_the_bootstrap(shape):
     """More columns than a quarter of the rows; and rows that all have the same length."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(20, 6))
@@ -1168,7 +1165,7 @@ def test_regressors_that_vanish_do_not_break_the_bootstrap(shape):
     assert len(check.per_repeat) == 19
 
 
-def test_a_data_frame_and_a_series_are_taken():
+def test_a_data_frame_and_a_series_are_accepted():
     X, y = smooth_data(n=30)
     options = {"n_repeats": 5, "delta": 0.2, "random_state": 0}
     frame = check_misspecification(pd.DataFrame(X, columns=["a"]), pd.Series(y), **options)
@@ -1201,7 +1198,7 @@ def test_the_shares_that_decide_are_drawn(options):
 
 
 @pytest.mark.parametrize("test", ["bootstrap", "ratio"])
-def test_progress_is_shown_where_it_is_asked_for(test, capsys):
+def test_verbose_shows_progress(test, capsys):
     X, y = smooth_data(n=30)
     options = {"test": test, "delta": 0.25, "n_repeats": 3, "random_state": 0}
     check_misspecification(X, y, **options)
@@ -1250,9 +1247,9 @@ def with_nan(values, row):
         ({"test": "ratio", "model": "krr", "penalty": -0.1}, "penalty=-0.1"),
         ({"test": "ratio", "model": "krr", "penalty": "best"}, "penalty='best'"),
         ({"sampling": "sobol"}, "sampling='sobol'"),
-        ({"n_repeats": 1}, "n_repeats=1: use a whole number, at least 2"),
+        ({"n_repeats": 1}, "n_repeats=1 must be a whole number of at least 2"),
         ({"n_repeats": 10.0}, "n_repeats=10.0"),
-        ({"subsample": 9}, "subsample=9: use a whole number, at least 10"),
+        ({"subsample": 9}, "subsample=9 must be a whole number of at least 10"),
         ({"noise_floor": 0.0}, "noise_floor=0.0"),
         ({"kernel": "cubic"}, "unknown kernel 'cubic'"),
         ({"kernel": 7}, "not int 7"),
@@ -1263,7 +1260,7 @@ def with_nan(values, row):
     ],
     ids=str,
 )
-def test_parameters_that_make_no_sense_are_named(options, message):
+def test_invalid_parameters_are_named(options, message):
     X, y = smooth_data(n=30)
     with pytest.raises(InputError, match=message):
         check_misspecification(X, y, **{"n_repeats": 2, **options})
@@ -1288,7 +1285,7 @@ def test_parameters_that_make_no_sense_are_named(options, message):
         "few distinct rows", "constant y", "no X",
     ],
 )  # fmt: skip
-def test_data_that_cannot_be_tested_are_named(change, message):
+def test_invalid_data_are_named(change, message):
     X, y = change(*smooth_data(n=30))
     with pytest.raises(InputError, match=message):
         check_misspecification(X, y, n_repeats=2)

@@ -20,7 +20,7 @@ from twostagegp.errors import InputError, NotFittableError
 from twostagegp.numerics import objectives
 from twostagegp.numerics.objectives import Factored
 from twostagegp.plotting import MODEL, TRUTH
-from twostagegp.search.early import looks, probability_of_change
+from twostagegp.search.early_stopping import checkpoints, probability_of_rank_change
 from twostagegp.search.repetitions import Repetitions
 from twostagegp.training.optimise import minimise
 
@@ -63,14 +63,14 @@ def scores_of(result, label):
     ("data", "ranking"),
     [(smooth, ["rbf", "matern32", "matern12"]), (rough, ["matern12", "matern32", "rbf"])],
 )
-def test_the_smoothness_of_the_function_is_found(data, ranking, selection):
+def test_the_search_finds_the_smoothness_of_the_function(data, ranking, selection):
     result = search(data(), ("matern32", "rbf", "matern12"), selection=selection, n_repeats=10)
     assert list(result.table.index) == ranking
     assert result.best == result.best_label == ranking[0]
     assert result.best_entry.label == ranking[0]
 
 
-def test_the_papers_test_finds_the_rough_kernel_where_there_is_no_noise():
+def test_the_papers_test_finds_the_rough_kernel_without_noise():
     result = search(rough(), ("rbf", "matern12"), selection="misspecification", n_repeats=10)
     assert result.best == "matern12"
     assert result.table["score"].is_monotonic_decreasing
@@ -84,7 +84,7 @@ def test_kernel_ridge_is_searched_by_its_leave_one_out_error():
     assert all(np.isnan(entry.repeated.nll).all() for entry in result.entries)
 
 
-def test_one_lengthscale_a_column_wins_where_a_column_does_not_matter():
+def test_one_lengthscale_per_column_wins_if_a_column_is_irrelevant():
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, size=(80, 3))
     y = np.sin(3 * X[:, 0]) + 0.1 * rng.normal(size=80)
@@ -96,7 +96,7 @@ def test_one_lengthscale_a_column_wins_where_a_column_does_not_matter():
 
 
 @pytest.mark.parametrize("ard", [False, True])
-def test_whether_the_winner_has_one_lengthscale_a_column_is_said(ard):
+def test_best_ard_says_whether_the_winner_has_one_lengthscale_per_column(ard):
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, size=(40, 2))
     y = np.sin(3 * X[:, 0]) + 0.1 * rng.normal(size=40)
@@ -106,7 +106,7 @@ def test_whether_the_winner_has_one_lengthscale_a_column_is_said(ard):
     assert search((X, y), [module], ard=ard, n_repeats=3).best_ard is False
 
 
-def test_one_column_has_one_form_only():
+def test_a_table_of_one_column_has_one_form_per_kernel():
     assert list(search(kernels=("rbf",), ard="both").table.index) == ["rbf"]
 
 
@@ -145,7 +145,7 @@ def test_subsamples_are_common_to_all_kernels_and_split_in_two():
     assert len({tuple(sorted(rows)) for rows in result.index.tolist()}) == 5
 
 
-def test_the_paper_gets_spread_subsamples_and_densities_random_ones():
+def test_the_papers_test_uses_spread_subsamples_and_densities_random_ones():
     options = {"subsample": 20, "n_repeats": 3}
     drawn = {
         (selection, sampling): search(selection=selection, sampling=sampling, **options).index
@@ -179,14 +179,14 @@ def test_labels_that_occur_twice_are_numbered():
     assert set(result.table.index) == {"rbf", "rbf #2", "RBFKernel"}
 
 
-def test_a_mapping_with_both_forms_marks_the_second():
+def test_labels_of_ard_forms_get_a_suffix():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 2))
     result = search((X, X[:, 0] + 0.1 * rng.normal(size=40)), {"a": "rbf"}, ard="both", n_repeats=3)
     assert set(result.table.index) == {"a", "a-ard"}
 
 
-def test_a_gpytorch_kernel_scores_as_the_named_one():
+def test_a_gpytorch_kernel_has_the_score_of_the_named_one():
     module = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
     result = search(kernels=["rbf", module], n_repeats=4)
     assert (result.table["failure"] == "").all()
@@ -195,7 +195,7 @@ def test_a_gpytorch_kernel_scores_as_the_named_one():
     np.testing.assert_allclose(*result.table["noise"], rtol=0.05)
 
 
-def test_sums_and_products_take_part_and_are_not_changed():
+def test_sums_and_products_are_searched_and_not_changed():
     module = composition()
     before = {name: value.clone() for name, value in module.state_dict().items()}
     X = np.linspace(0.0, 8.0, 40)[:, None]
@@ -288,7 +288,7 @@ def test_a_kernel_that_raises_does_not_end_the_search(error):
     assert table["failure"].tolist()[:2] == ["", ""]
 
 
-def test_a_kernel_of_nothing_but_nan_does_not_end_the_search():
+def test_a_kernel_that_gives_nan_does_not_end_the_search():
     result = search(kernels=[Failing(None), "rbf"], n_repeats=4)
     assert result.best == "rbf"
     assert "cannot be factorised" in result.table.loc["Failing", "failure"]
@@ -302,13 +302,13 @@ def test_a_kernel_that_cannot_be_built_does_not_end_the_search():
     assert next(e for e in result.entries if e.label == "too wide").kernel is None
 
 
-def test_where_every_kernel_fails_all_reasons_are_given():
+def test_if_every_kernel_fails_all_reasons_are_given():
     kernels = {"one": Failing(ValueError("first reason")), "two": Failing(RuntimeError("second"))}
     with pytest.raises(NotFittableError, match="one: ValueError: first reason; two: RuntimeErr"):
         search(kernels=kernels, n_repeats=4)
 
 
-def test_a_kernel_that_fails_later_is_out_and_the_others_go_on(monkeypatch):
+def test_a_kernel_that_fails_later_is_excluded_and_the_others_go_on(monkeypatch):
     run = Repetitions.run
 
     def fails_later(self, kernel, settings, first=0):
@@ -325,7 +325,7 @@ def test_a_kernel_that_fails_later_is_out_and_the_others_go_on(monkeypatch):
     assert result.table["repeats"].tolist() == [16, 16, 8]
 
 
-def test_a_kernel_is_out_where_many_repetitions_cannot_be_fitted(monkeypatch):
+def test_a_kernel_is_excluded_if_many_repetitions_cannot_be_fitted(monkeypatch):
     run = Repetitions.run
 
     def some_missing(self, kernel, settings, first=0):
@@ -349,12 +349,12 @@ def test_scores_are_means_over_the_repetitions_that_every_fitted_kernel_has(monk
 
     def one_missing(self, kernel, settings, first=0):
         repeated = run(self, kernel, settings, first)
-        if kernel.label == "rbf":  # not fitted where the others have an easy subsample
+        if kernel.label == "rbf":  # not fitted on a subsample that is easy for the others
             for values in (repeated.loo, repeated.nll, repeated.ratio, repeated.heldout):
                 values[2] = math.nan
         else:
             repeated.loo[2] = -100.0
-        if kernel.label == "matern52":  # out, and so no reason to leave repetitions out
+        if kernel.label == "matern52":  # excluded, so its failed repetitions do not count
             repeated.loo[:3] = repeated.ratio[:3] = math.nan
         return repeated
 
@@ -376,14 +376,14 @@ def test_scores_are_means_over_the_repetitions_that_every_fitted_kernel_has(monk
 # --- early decision ------------------------------------------------------------------------------
 
 
-def test_an_early_decision_is_that_of_the_full_search():
+def test_an_early_decision_equals_that_of_the_full_search():
     kernels = ("matern12", "rbf", "matern32")
     options = {"data": rough(), "kernels": kernels, "n_repeats": 40, "selection": "nll"}
     early, full = search(**options), search(**options, early=False)
     assert early.decided_early
     assert not full.decided_early
     assert len(full.index) == 40
-    assert len(early.index) in looks(40)[:-1]
+    assert len(early.index) in checkpoints(40)[:-1]
     assert list(early.table.index) == list(full.table.index)
     np.testing.assert_array_equal(early.index, full.index[: len(early.index)])
     for label in kernels:
@@ -393,7 +393,7 @@ def test_an_early_decision_is_that_of_the_full_search():
     assert (full.table["repeats"] == 40).all()
 
 
-def test_two_kernels_that_are_alike_are_not_told_apart_early():
+def test_two_equal_kernels_are_not_decided_early():
     kernels = {"one": "rbf", "two": "rbf"}
     result = search(kernels=kernels, n_repeats=20)
     assert not result.decided_early
@@ -410,8 +410,8 @@ def test_more_confidence_needs_more_repetitions():
     ("n_repeats", "expected"),
     [(2, [2]), (8, [8]), (9, [8, 9]), (40, [8, 16, 32, 40]), (64, [8, 16, 32, 64])],
 )
-def test_looks_double_and_end_with_all(n_repeats, expected):
-    assert looks(n_repeats) == expected
+def test_checkpoints_double_and_end_with_all(n_repeats, expected):
+    assert checkpoints(n_repeats) == expected
 
 
 def simulated_change(difference, n_repeats, rng, draws=200_000):
@@ -437,22 +437,22 @@ def test_the_probability_of_a_change_is_that_of_simulated_repetitions(r, n_repea
     scores = scores[np.argsort(scores.mean(1))]
     expected = sum(simulated_change(d, n_repeats, rng) for d in np.diff(scores, axis=0))
     assert expected > 0.002
-    assert probability_of_change(scores, n_repeats) == pytest.approx(expected, abs=0.004)
+    assert probability_of_rank_change(scores, n_repeats) == pytest.approx(expected, abs=0.004)
 
 
 def test_the_probability_does_not_depend_on_order_units_or_sign():
     scores = np.random.default_rng(0).normal(size=(4, 9))
-    expected = probability_of_change(scores, 30)
+    expected = probability_of_rank_change(scores, 30)
     for same in (scores[[2, 0, 3, 1]], scores[:, ::-1], 5.0 + 2.0 * scores, -scores):
-        assert probability_of_change(same, 30) == pytest.approx(expected)
+        assert probability_of_rank_change(same, 30) == pytest.approx(expected)
 
 
-def test_rankings_that_are_called_certain_rarely_change():
+def test_rankings_that_are_decided_rarely_change():
     rng = np.random.default_rng(0)
     certain = changed = 0
     for _ in range(400):
         scores = rng.normal(size=(2, 40)) + np.array([[0.0], [0.5]])
-        if probability_of_change(scores[:, :16], 40) <= 0.05:
+        if probability_of_rank_change(scores[:, :16], 40) <= 0.05:
             certain += 1
             changed += np.diff(scores[:, :16].mean(1)) * np.diff(scores.mean(1)) < 0
     assert certain > 50
@@ -461,20 +461,20 @@ def test_rankings_that_are_called_certain_rarely_change():
 
 def test_nothing_changes_after_the_last_repetition_or_with_one_kernel():
     scores = np.random.default_rng(0).normal(size=(3, 10))
-    assert probability_of_change(scores, 10) == 0.0
-    assert probability_of_change(scores[:1], 100) == 0.0
+    assert probability_of_rank_change(scores, 10) == 0.0
+    assert probability_of_rank_change(scores[:1], 100) == 0.0
 
 
 @pytest.mark.parametrize("r", [0, 1])
-def test_fewer_than_two_common_repetitions_decide_nothing(r):
-    assert probability_of_change(np.arange(2.0)[:, None] * np.ones((2, r)), 20) == 1.0
-    assert probability_of_change(np.ones((1, r)), 20) == 0.0
+def test_fewer_than_two_common_repetitions_do_not_decide(r):
+    assert probability_of_rank_change(np.arange(2.0)[:, None] * np.ones((2, r)), 20) == 1.0
+    assert probability_of_rank_change(np.ones((1, r)), 20) == 0.0
 
 
 def test_equal_scores_may_change_and_constant_gaps_cannot():
     equal = np.ones((2, 8))
-    assert probability_of_change(equal, 20) == pytest.approx(0.5)
-    assert probability_of_change(equal + np.array([[0.0], [1.0]]), 20) == 0.0
+    assert probability_of_rank_change(equal, 20) == pytest.approx(0.5)
+    assert probability_of_rank_change(equal + np.array([[0.0], [1.0]]), 20) == 0.0
 
 
 # --- the same result -----------------------------------------------------------------------------
@@ -488,19 +488,19 @@ def assert_same(first, second, **tolerance):
     )
 
 
-def test_the_same_seed_gives_the_same_search_and_another_another():
+def test_the_seed_determines_the_search():
     first, again, other = search(), search(), search(random_state=1)
     assert_same(first, again, rtol=1e-10)
     np.testing.assert_array_equal(first.index, again.index)
     assert not np.array_equal(first.index, other.index)
 
 
-def test_a_generator_is_taken_for_a_seed():
+def test_a_generator_is_accepted_as_random_state():
     rng = np.random.default_rng(0)
     np.testing.assert_array_equal(search(random_state=rng).index, search().index)
 
 
-def test_a_random_state_of_numpy_is_taken():
+def test_a_numpy_random_state_is_accepted():
     first, again, other = (
         search(random_state=np.random.RandomState(seed)).index for seed in (0, 0, 1)
     )
@@ -513,7 +513,7 @@ def test_a_random_state_of_numpy_is_taken():
 
 
 @pytest.mark.parametrize("selection", ["loo", "nll"])
-def test_units_and_sign_of_the_target_do_not_matter(selection):
+def test_the_search_does_not_depend_on_units_and_sign_of_the_target(selection):
     X, y = smooth()
     first = search(selection=selection)
     second = search((X, 100.0 - 7.0 * y), selection=selection)
@@ -521,12 +521,12 @@ def test_units_and_sign_of_the_target_do_not_matter(selection):
     np.testing.assert_allclose(second.table["noise"], 7.0 * first.table["noise"], rtol=1e-5)
 
 
-def test_units_of_the_inputs_do_not_matter():
+def test_the_search_does_not_depend_on_units_of_the_inputs():
     X, y = smooth()
     assert_same(search(), search((1e3 * X + 5.0, y)), rtol=1e-6, atol=1e-6)
 
 
-def test_the_order_of_the_rows_does_not_matter():
+def test_the_search_does_not_depend_on_the_order_of_the_rows():
     X, y = smooth()
     order = np.random.default_rng(0).permutation(len(X))
     assert_same(search(), search((X[order], y[order])), rtol=1e-8, atol=1e-8)
@@ -547,7 +547,7 @@ def test_weights_are_counts():
     [{}, {"selection": "nll"}, {"selection": "misspecification"}, {"model": "krr"}],
     ids=str,
 )
-def test_a_table_in_which_every_row_is_copied_is_searched_as_the_table(options):
+def test_a_table_with_every_row_twice_has_the_scores_of_the_table(options):
     X, y = smooth()
     single = search((X, y), ("rbf", "matern12", "laplacian"), **options)
     order = np.random.default_rng(0).permutation(2 * len(y))
@@ -559,18 +559,18 @@ def test_a_table_in_which_every_row_is_copied_is_searched_as_the_table(options):
     np.testing.assert_array_equal(single.index, double.index)
 
 
-def test_weights_above_one_of_single_rows_do_not_matter_to_the_scores():
+def test_weights_above_one_of_single_rows_do_not_change_the_scores():
     X, y = smooth()
     assert_same(search(), search((X, y), sample_weight=np.full(len(y), 4.0)), rtol=0, atol=1e-8)
 
 
-def test_data_frames_are_taken():
+def test_data_frames_are_accepted():
     X, y = smooth()
     frame = pd.DataFrame(X, columns=["depth"])
     assert_same(search(), search((frame, pd.Series(y, index=frame.index[::-1]))), rtol=1e-10)
 
 
-def test_the_number_of_jobs_changes_nothing_and_is_put_back():
+def test_the_result_does_not_depend_on_n_jobs_which_is_restored():
     before = torch.get_num_threads()
     assert_same(search(n_jobs=1), search(n_jobs=2), rtol=1e-6, atol=1e-8)
     assert torch.get_num_threads() == before
@@ -655,7 +655,7 @@ def test_repeated_rows_are_fitted_with_all_their_copies():
 
 
 @pytest.mark.parametrize("n_jobs", [None, 2])
-def test_an_interrupt_ends_the_search_and_leaves_nothing_behind(n_jobs, monkeypatch):
+def test_an_interrupt_ends_the_search_and_its_threads(n_jobs, monkeypatch):
     run, calls = Repetitions.run, []
 
     def interrupted(self, kernel, settings, first=0):
@@ -675,7 +675,7 @@ def test_an_interrupt_ends_the_search_and_leaves_nothing_behind(n_jobs, monkeypa
     assert logging.getLogger("twostagegp").handlers == handlers
 
 
-def test_progress_is_shown_where_it_is_asked_for(capsys):
+def test_verbose_shows_progress(capsys):
     search(n_repeats=4)
     assert capsys.readouterr().err == ""
     search(n_repeats=4, verbose=1)
@@ -693,7 +693,7 @@ def test_an_early_decision_is_announced(caplog):
 # --- pictures ------------------------------------------------------------------------------------
 
 
-def test_scores_are_drawn_best_on_top():
+def test_scores_are_drawn_with_the_best_on_top():
     result = search(kernels=("matern12", "rbf", "matern32"))
     ax = result.plot()
     assert [tick.get_text() for tick in ax.get_yticklabels()] == list(result.table.index)
@@ -706,7 +706,7 @@ def test_scores_are_drawn_best_on_top():
     assert "leave-one-out density" in ax.get_xlabel()
 
 
-def test_a_kernel_that_failed_is_drawn_by_name():
+def test_a_failed_kernel_is_listed_in_the_picture():
     result = search(kernels=[Failing(ValueError("no")), "rbf"])
     given = Figure().subplots()
     ax = result.plot(ax=given)
@@ -716,7 +716,7 @@ def test_a_kernel_that_failed_is_drawn_by_name():
     assert [text.get_text() for text in ax.texts] == ["could not be fitted"]
 
 
-def test_the_axis_says_what_the_score_is():
+def test_the_axis_names_the_score():
     expected = {
         "leave-one-out density": {},
         "leave-one-out error": {"model": "krr"},
@@ -764,9 +764,9 @@ def with_nan(values, row):
         ({"n_jobs": 0}, "n_jobs=0"),
         ({"n_jobs": 1.5}, "n_jobs=1.5"),
         ({"n_jobs": "all"}, "n_jobs='all': use a number of threads"),
-        ({"n_repeats": 1}, "n_repeats=1: use a whole number, at least 2"),
+        ({"n_repeats": 1}, "n_repeats=1 must be a whole number of at least 2"),
         ({"n_repeats": True}, "n_repeats=True"),
-        ({"subsample": 5}, "subsample=5: use a whole number, at least 10"),
+        ({"subsample": 5}, "subsample=5 must be a whole number of at least 10"),
         ({"noise_floor": -1.0}, "noise_floor=-1.0"),
         ({"random_state": "seed"}, "random_state='seed'"),
         ({"device": "abacus"}, "device='abacus'"),
@@ -774,7 +774,7 @@ def with_nan(values, row):
     ],
     ids=str,
 )
-def test_parameters_that_make_no_sense_are_named(options, message):
+def test_invalid_parameters_are_named(options, message):
     with pytest.raises(InputError, match=message):
         search(**options)
 
@@ -805,6 +805,6 @@ def test_parameters_that_make_no_sense_are_named(options, message):
         "few distinct rows", "constant y", "constant X", "huge X",
     ],
 )  # fmt: skip
-def test_data_that_cannot_be_searched_are_named(change, message):
+def test_invalid_data_are_named(change, message):
     with pytest.raises(InputError, match=message):
         search(change(*smooth()))

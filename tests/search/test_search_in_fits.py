@@ -12,6 +12,7 @@ from twostagegp.errors import InputError
 from twostagegp.kernels import make_kernel
 from twostagegp.pipeline import variance as variance_module
 from twostagegp.search import stages
+from twostagegp.search.settings import SearchSettings
 
 
 def wave(n=80, noise=0.1, seed=0):
@@ -22,7 +23,8 @@ def wave(n=80, noise=0.1, seed=0):
 
 @pytest.fixture(autouse=True)
 def few_repetitions(monkeypatch):
-    monkeypatch.setattr(stages, "_REPEATS", 12)
+    settings = SearchSettings(n_repeats=12)
+    monkeypatch.setitem(stages.search_stage.__kwdefaults__, "settings", settings)
 
 
 def test_both_stages_take_the_winner_of_the_ratio_test():
@@ -86,7 +88,7 @@ def test_the_record_is_drawn_for_either_way_of_choosing():
         assert all(ax.has_data() for ax in axes)
 
 
-def test_users_kernels_take_part():
+def test_kernels_of_a_user_are_searched():
     X, y = wave()
     kernels = ("rbf", gpytorch.kernels.RBFKernel() + gpytorch.kernels.LinearKernel())
     model = TwoStageGPRegressor(
@@ -104,7 +106,7 @@ def test_too_few_rows_for_a_test_fall_back_to_held_out_error():
     assert np.isfinite(model.predict(X)).all()
 
 
-def test_weights_are_repeats_in_the_search_too():
+def test_weights_count_as_repeated_rows_in_the_search():
     X, y = wave(n=40)
     weight = np.r_[np.full(10, 2.0), np.ones(30)]
     repeated = np.r_[np.arange(40), np.arange(10)]
@@ -180,7 +182,7 @@ def test_ard_num_dims_counts_the_columns_of_the_users_table(estimator):
     assert sum(model.relevance_.values()) == pytest.approx(1.0)
 
 
-def test_a_kernel_of_the_second_stage_counts_the_users_columns_too():
+def test_active_dims_of_a_variance_kernel_count_the_columns_of_the_users_table():
     X, y, new = with_a_constant_column()
     for ard in (False, "both"):
         models = [
@@ -209,8 +211,8 @@ def test_the_noise_floor_is_in_units_of_the_residuals(size, floor, expected, mon
     rows = Rows(X, y, one, 0 * one, 0 * one)
     kernels = [make_kernel(name, 2) for name in ("rbf", "matern12")]
     stages.search_stage(rows, kernels, "gp", np.random.default_rng(0), noise_floor=floor)
-    ((unit, (_, settings)),) = seen
-    assert settings.noise_floor == pytest.approx(expected)
+    ((unit, (_, options, _)),) = seen
+    assert options.noise_floor == pytest.approx(expected)
     assert float(unit.t.square().mean()) == pytest.approx(1.0)
 
 

@@ -18,12 +18,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from twostagegp.data.columns.tables import new_inputs
-from twostagegp.distributed.cluster import current_client, gathered, kept, one_thread
 from twostagegp.distributed.found import Found
 from twostagegp.distributed.parts import with_neighbors
 from twostagegp.distributed.shards import Plan, look
 from twostagegp.distributed.source import partitions
 from twostagegp.estimators.fitted import Moments
+from twostagegp.runtime.dask_cluster import (
+    compute_here,
+    compute_on_workers,
+    current_client,
+    single_thread,
+)
 from twostagegp.runtime.threads import no_denormals
 
 __all__ = ["ClusterRows", "lazy_answers"]
@@ -71,7 +76,9 @@ class ClusterRows:
         """The client in use and its shards; a new client reads the source once more."""
         client = current_client()
         if client is not self._client:
-            self._held = _by_worker(client, kept(client, self.lazy, "making the shards"))
+            self._held = _by_worker(
+                client, compute_on_workers(client, self.lazy, "making the shards")
+            )
             self._client = client
         return client, self._held
 
@@ -85,7 +92,7 @@ class ClusterRows:
             blocks = [sent[i : i + BLOCK_ROWS] for i in range(0, len(sent), BLOCK_ROWS)]
             options = {"variance": variance}
             tasks = _tasks(self, held, blocks, "moments", options, encoded=True)
-            parts += gathered(client, tasks, "predicting")
+            parts += compute_here(client, tasks, "predicting")
         if not variance:
             return np.concatenate([part[0] for part in parts]), None, None
         mean, latent, observed = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -203,7 +210,7 @@ def answer(
     if len(part) == 0 and tails is not None:
         return tuple(np.zeros((0, *tail)) for tail in tails)
     results = []
-    with one_thread(), no_denormals():
+    with single_thread(), no_denormals():
         for begin in range(0, len(part), BLOCK_ROWS):
             here = slice(begin, begin + BLOCK_ROWS)
             rows = part.iloc[here] if isinstance(part, pd.DataFrame) else part[here]

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from twostagegp.distributed.answers import ClusterRows
-from twostagegp.distributed.cluster import current_client
 from twostagegp.distributed.parts import metrics_of, posteriors, space_of, without_rows
 from twostagegp.distributed.shards import Plan, build_shard, grouped
 from twostagegp.distributed.source import draw_sample, pieces
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.estimators.fitted import FittedRegression
 from twostagegp.estimators.validation import check_seed
-from twostagegp.search.places import searches_on
+from twostagegp.runtime.dask_cluster import current_client
+from twostagegp.search.runners import searches_on
 
 __all__ = ["SAMPLE_ROWS", "fit_distributed"]
 

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from twostagegp.data.columns.tables import encoded_names, new_inputs
 from twostagegp.data.rows import Merged, merge_rows
 from twostagegp.data.scaling import Scaling
-from twostagegp.distributed.cluster import one_thread
 from twostagegp.distributed.found import Found, merge
 from twostagegp.distributed.parts import Space
 from twostagegp.distributed.source import Piece, joined
 from twostagegp.engines.neighbors.engine import Metric
 from twostagegp.engines.neighbors.index import TreeIndex
+from twostagegp.runtime.dask_cluster import single_thread
 
 __all__ = ["SHARD_ROWS", "Plan", "Shard", "build_shard", "grouped", "look"]
 
@@ -97,7 +97,7 @@ class Shard:
 
 def build_shard(model: Any, plan: Plan, pieces: Sequence[Piece]) -> Shard:
     """Rows of some partitions in the model's units, and their trees."""
-    with one_thread():
+    with single_thread():
         piece = joined([encoded(model, piece) for piece in pieces])
         if piece.weight is not None:
             piece = piece.rows(piece.weight > 0.0)
@@ -138,7 +138,7 @@ def look(
     found: tuple[Found, ...] | None, points: NDArray[np.floating], shard: Shard, plan: Plan
 ) -> tuple[Found, ...]:
     """Neighbours of points so far, after one more shard; one ``Found`` a metric."""
-    with one_thread():
+    with single_thread():
         return tuple(_looked(found, points, shard, plan, i) for i in range(len(plan.metrics)))
 
 

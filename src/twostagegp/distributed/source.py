@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from twostagegp.data.checks import check_finite, check_nonnegative
 from twostagegp.data.dask_detection import is_dask
-from twostagegp.distributed.cluster import gathered
 from twostagegp.errors import InputError
+from twostagegp.runtime.dask_cluster import compute_here
 
 __all__ = ["Piece", "draw_sample", "partitions", "pieces"]
 
@@ -140,7 +140,7 @@ def draw_sample(
     """Random rows of all partitions, at most ``count``, and the rows of each partition."""
     from dask.delayed import delayed
 
-    rows = np.array(gathered(client, lengths, "counting the rows"), dtype=np.int64)
+    rows = np.array(compute_here(client, lengths, "counting the rows"), dtype=np.int64)
     if rows.sum() < 2:
         raise InputError(f"Found array with {rows.sum()} sample(s) while a minimum of 2 is needed.")
     shares = _shares(rows, count, np.random.default_rng(seed))
@@ -150,7 +150,7 @@ def draw_sample(
         for number, (piece, share) in enumerate(zip(made, shares, strict=True))
         if share > 0
     ]
-    return joined(gathered(client, drawn, "drawing the sample")), rows
+    return joined(compute_here(client, drawn, "drawing the sample")), rows
 
 
 def _shares(rows: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -1,1 +1,1 @@
-"""Kernel search and misspecification tests."""
+"""Kernel search and tests for misspecification."""

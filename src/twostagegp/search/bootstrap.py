@@ -1,20 +1,20 @@
-r"""A test of a fitted Gaussian process that holds its level: simulate, refit, compare.
+r"""Test a fitted Gaussian process by a parametric bootstrap: simulate, refit, compare.
 
 The model is fitted to the data, giving :math:`\hat\theta`. Then B targets are drawn from the fitted
-model at the same inputs, :math:`t^{(b)} \sim N(0, K_{\hat\theta} + \hat\sigma^2 I)`; each is fitted
-again and its evidence :math:`e_k^{(b)}` for every cause k (``evidence.py``) recorded, since a fit
-hides part of what is wrong and does so in the simulations as well. The data were standardised
-before the fit, and so is every draw. With the data's own evidence as
-number 0, each cause is standardised over all B + 1, and
+model at the same inputs, :math:`t^{(b)} \sim N(0, K_{\hat\theta} + \hat\sigma^2 I)`. Each is fitted
+again, because a fit hides part of a misfit and must do so in the simulations as well, and its
+evidence :math:`e_k^{(b)}` for every cause k (``evidence.py``) is recorded. The data were
+standardised before the fit, and so is every draw. With the evidence of the data as number 0, the
+evidence for each cause is standardised over all B + 1, and
 
 .. math::
 
     m^{(b)} = \max_k \frac{e_k^{(b)} - \bar e_k}{s_k}, \qquad
     p = \frac{1 + \#\{b \ge 1 : m^{(b)} \ge m^{(0)}\}}{B + 1} .
 
-Where the model is right all B + 1 are (up to the estimation of :math:`\theta`) exchangeable, so
+If the model is correct, all B + 1 are exchangeable (up to the estimation of :math:`\theta`), so
 that :math:`P(p \le \delta) \le \delta`. The same comparison for one cause,
-:math:`\#\{m^{(b)} \ge z_k^{(0)}\}`, gives a p-value that is corrected for looking at all causes;
+:math:`\#\{m^{(b)} \ge z_k^{(0)}\}`, gives a p-value that is corrected for testing all causes;
 the smallest of them is p itself.
 """
 
@@ -32,7 +32,14 @@ from twostagegp.engines.batched_problem import Block, ProblemBatch
 from twostagegp.errors import NotFittableError
 from twostagegp.training.batched import BatchFit, curvature, fit_batch, minimise_batch
 
-__all__ = ["Bootstrap", "Statistic", "adjusted_p_values", "refit_draws", "simulate_and_refit"]
+__all__ = [
+    "Bootstrap",
+    "Statistic",
+    "adjusted_p_values",
+    "draw_targets",
+    "refit_draws",
+    "simulate_and_refit",
+]
 
 Array = NDArray[np.float64]
 Statistic = Callable[[Block, Tensor], Tensor]
@@ -41,13 +48,13 @@ Refit = Callable[[ProblemBatch, Array, Array, Statistic], tuple[BatchFit, Array]
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """The data's statistics and those of the simulations.
+    """Statistics of the data and of the simulations.
 
     Attributes
     ----------
     observed : array of shape (k,)
     simulated : array of shape (B, k)
-        Simulations that could not be fitted again are left out.
+        Without simulations that could not be refitted.
     parameters : array of shape (p,)
         Fitted to the data.
     refits : BatchFit
@@ -62,12 +69,12 @@ class Bootstrap:
 def refit_draws(
     draws: ProblemBatch, start: Array, inverse: Array, statistic: Statistic
 ) -> tuple[BatchFit, Array]:
-    """Fit every draw again, and take the statistic of each, shape (B, k).
+    """Refit every draw; return the fits and the statistic of each, shape (B, k).
 
     Parameters
     ----------
     draws : ProblemBatch
-        With shared inputs, shape (1, n, d).
+        The problems share their inputs, shape (1, n, d).
     start : array of shape (p,)
     inverse : array of shape (p, p)
         Inverse Hessian at the start.
@@ -94,7 +101,7 @@ def simulate_and_refit(
     rng: np.random.Generator,
     refit: Refit = refit_draws,
 ) -> Bootstrap:
-    """Fit one problem, draw from the fit, refit every draw, and take the statistic of each.
+    """Fit one problem, draw targets from the fit, refit them, and compute all statistics.
 
     Parameters
     ----------
@@ -103,7 +110,7 @@ def simulate_and_refit(
     statistic : callable
         ``statistic(block, X)`` of shape (b, k) for X of shape (1, n, d).
     refit : callable
-        :func:`refit_draws`, or what does the same elsewhere.
+        :func:`refit_draws`, or a function that does the same elsewhere.
     """
     fit = fit_batch(problem)
     if not np.isfinite(fit.value[0]):
@@ -111,51 +118,69 @@ def simulate_and_refit(
             f"kernel {problem.kernel.label} cannot be fitted to these rows; raise noise_floor, or "
             "choose another kernel."
         )
-    draws = problem.with_targets(*_draw(problem, fit.parameters, n_simulations, rng))
+    draws = problem.with_targets(*draw_targets(problem, fit.parameters, n_simulations, rng))
     (parameters,) = fit.parameters
     refits, simulated = refit(draws, parameters, curvature(problem, fit.parameters), statistic)
     (observed,) = _statistics(problem, fit.parameters, statistic)
     return Bootstrap(observed, simulated[np.isfinite(refits.value)], parameters, refits)
 
 
-def _draw(
+def draw_targets(
     problem: ProblemBatch, parameters: Array, n_simulations: int, rng: np.random.Generator
 ) -> tuple[Tensor, Tensor | None]:
-    """Targets from the fitted model, shape (B, n), and their spreads within merged rows."""
+    """Draw B targets from the fitted model.
+
+    Parameters
+    ----------
+    problem : ProblemBatch
+        A batch of one.
+    parameters : array of shape (1, p)
+    n_simulations : int
+        B.
+    rng : Generator
+
+    Returns
+    -------
+    targets : Tensor of shape (B, n)
+    within : Tensor of shape (B, n), or None
+        Sums of squares within merged rows; None if no row is merged.
+    """
     (block,) = problem.map(parameters, np.arange(1), lambda block: block)
     L = block.L[0]
     white = torch.as_tensor(rng.normal(size=(n_simulations, problem.n_rows)))
     targets = white.to(L) @ L.T
     if block.extras is None:
         one = torch.ones_like(problem.t)
-        return _like(problem.t, None, one, targets, None)
-    # A row of weight c is a mean of c copies: their spread is s times chi-squared with c - 1.
+        return _match_moments(problem.t, None, one, targets, None)
+    # A row of weight c is the mean of c copies; their sum of squares is s times a chi-squared
+    # variable with c - 1 degrees of freedom.
     c = block.extras.c
     shape = (0.5 * (c[0] - 1.0)).clamp(min=0.0).cpu().numpy()
     chi_squared = 2.0 * rng.gamma(shape, size=(n_simulations, problem.n_rows))
-    spreads = torch.as_tensor(chi_squared).to(L) * (block.s * c)
-    return _like(problem.t, block.extras.q, c, targets, spreads)
+    within = torch.as_tensor(chi_squared).to(L) * (block.s * c)
+    return _match_moments(problem.t, block.extras.q, c, targets, within)
 
 
-def _like(
-    t: Tensor, q: Tensor | None, c: Tensor, targets: Tensor, spreads: Tensor | None
+def _match_moments(
+    t: Tensor, q: Tensor | None, c: Tensor, targets: Tensor, within: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Draws with the mean and variance of the data, which were standardised before the fit."""
+    """Give draws the mean and variance of the data, which were standardised before the fit."""
 
-    def moments(values: Tensor, within: Tensor | None) -> tuple[Tensor, Tensor]:
+    def moments(values: Tensor, squares_within: Tensor | None) -> tuple[Tensor, Tensor]:
         mean = (c * values).sum(1, keepdim=True) / c.sum()
         squares = (c * (values - mean).square()).sum(1, keepdim=True)
-        squares = squares if within is None else squares + within.sum(1, keepdim=True)
+        if squares_within is not None:
+            squares = squares + squares_within.sum(1, keepdim=True)
         return mean, (squares / c.sum()).sqrt()
 
-    (mean, size), (own_mean, own_size) = moments(t, q), moments(targets, spreads)
+    (mean, size), (own_mean, own_size) = moments(t, q), moments(targets, within)
     scale = size / own_size
-    spreads = None if spreads is None else spreads * scale.square()
-    return mean + (targets - own_mean) * scale, spreads
+    within = None if within is None else within * scale.square()
+    return mean + (targets - own_mean) * scale, within
 
 
 def adjusted_p_values(observed: Array, simulated: Array) -> tuple[Array, Array]:
-    """p-values of every statistic, corrected for looking at all; and the standardised values.
+    """Return a p-value per statistic, corrected for testing all, and standardised statistics.
 
     Returns
     -------
@@ -170,12 +195,13 @@ def adjusted_p_values(observed: Array, simulated: Array) -> tuple[Array, Array]:
     >>> adjusted_p_values(np.array([0.0, 5.0]), null)[0].round(2)
     array([0.72, 0.01])
     """
-    # What cannot be computed for the data is no evidence; a simulation without all of it is none.
+    # A statistic that cannot be computed for the data gets p = 1. A simulation is dropped if one
+    # of the other statistics cannot be computed for it.
     computed = np.isfinite(observed)
     simulated = simulated[np.isfinite(simulated[:, computed]).all(1)]
-    everyone = np.where(computed, np.vstack([observed, simulated]), 0.0)
-    spread = everyone.std(0)
-    z = (everyone - everyone.mean(0)) / np.where(spread > 0.0, spread, 1.0)
+    statistics = np.where(computed, np.vstack([observed, simulated]), 0.0)
+    spread = statistics.std(0)
+    z = (statistics - statistics.mean(0)) / np.where(spread > 0.0, spread, 1.0)
     largest = z[1:].max(1)
     p = (1 + (largest[:, None] >= z[0]).sum(0)) / len(z)
     return np.where(computed, p, 1.0), z

@@ -1,15 +1,16 @@
-r"""Choosing a kernel from a dictionary (Algorithm 3), by repeated fits on common subsamples.
+r"""Choose a kernel from a dictionary (Algorithm 3) by repeated fits on common subsamples.
 
-Every kernel is fitted to the same subsamples of the table, and the mean of its scores decides:
+Every kernel is fitted to the same subsamples of the table. The kernel with the best mean score
+wins; the score is
 
-* ``"loo"``: leave-one-out density of the training rows, a row (mean squared leave-one-out error for
-  kernel ridge); smaller is better,
-* ``"nll"``: negative log likelihood, a row; smaller is better,
+* ``"loo"``: negative leave-one-out log density of the training rows, per row (mean squared
+  leave-one-out error for kernel ridge); smaller is better,
+* ``"nll"``: negative log likelihood, per row; smaller is better,
 * ``"misspecification"``: the share :math:`\hat p` of Algorithm 2; larger is better.
 
-The paper's Algorithm 3 keeps the largest :math:`\hat p` seen so far; ``p* = 0`` and
-``kernel* = None`` stand inside its loop in print and before it here. Repetitions end early when the
-ranking cannot change any more (``early.py``).
+The paper's Algorithm 3 keeps the largest :math:`\hat p` seen so far. It prints ``p* = 0`` and
+``kernel* = None`` inside the loop; here they are set before it. The search stops early when the
+ranking is unlikely to change (``early_stopping.py``).
 """
 
 from __future__ import annotations
@@ -28,29 +29,34 @@ from twostagegp.data.rows import Rows
 from twostagegp.errors import ClusterError, InputError, NotFittableError
 from twostagegp.kernels import Kernel, kernel_list
 from twostagegp.runtime.threads import limit_threads, show_log
-from twostagegp.search.early import looks, probability_of_change
-from twostagegp.search.options import LOG, check_positive, check_share, prepare_table, sampling_of
-from twostagegp.search.places import place_of, resolve_client
-from twostagegp.search.repetitions import Repeated, Repetitions, Settings, penalties_of
+from twostagegp.search.early_stopping import checkpoints, probability_of_rank_change
+from twostagegp.search.inputs import (
+    LOG,
+    check_between_0_and_1,
+    check_positive,
+    prepare_table,
+    resolve_sampling,
+)
+from twostagegp.search.repetitions import Repeated, RepetitionOptions, Repetitions, penalty_grid
+from twostagegp.search.runners import client_and_device, open_runner
+from twostagegp.search.settings import SearchSettings
 
 __all__ = [
     "Entry",
     "KernelSearch",
-    "automatic_sampling",
+    "default_sampling",
     "run_search",
     "search_kernel",
 ]
 
 Array = NDArray[np.float64]
 
-#: A kernel whose repetitions fail more often than this is out.
-_FAILED_SHARE = 0.2
 SELECTIONS = ("loo", "nll", "misspecification")
 
 
 @dataclass
 class Entry:
-    """One kernel of the dictionary and what the search has found about it.
+    """One kernel of the dictionary with its scores.
 
     Attributes
     ----------
@@ -58,10 +64,11 @@ class Entry:
     given : str or GPyTorch kernel
         As the user passed it.
     kernel : Kernel or None
-        None where it could not even be built.
+        None if it could not be built.
     repeated : Repeated or None
+        Scores; None if no repetition could be run.
     failure : str
-        Why it is out; empty where it is not.
+        Why the kernel is excluded; empty if it is not.
     """
 
     label: str
@@ -80,22 +87,23 @@ class KernelSearch:
     best : str or GPyTorch kernel
         The winner as it was passed, ready for another estimator.
     best_label : str
-        Its name in the table; ``-ard`` at the end says one lengthscale a column.
+        Its name in the table; the suffix ``-ard`` means one lengthscale per column.
     best_ard : bool
-        Whether it has one lengthscale a column: ``ExactGPRegressor(best, ard=best_ard)``.
+        Whether it has one lengthscale per column: ``ExactGPRegressor(best, ard=best_ard)``.
     selection, model : str
     table : DataFrame
-        One row a kernel, best first: ``score`` (smaller is better for ``"loo"`` and ``"nll"``,
+        One row per kernel, best first: ``score`` (smaller is better for ``"loo"`` and ``"nll"``,
         larger for ``"misspecification"``), ``spread`` (standard error of the score), ``p_hat``,
-        ``heldout`` (density of the held-out rows of each subsample), ``noise`` (median of the
-        fitted noise standard deviation, in units of y), ``repeats``, ``seconds`` and ``failure``.
+        ``heldout`` (negative log density of the held-out rows of each subsample), ``noise`` (median
+        of the fitted noise standard deviation, in units of y), ``repeats``, ``seconds`` and
+        ``failure``.
     decided_early : bool
-        Whether repetitions ended before all were done.
+        Whether the search stopped before all repetitions were done.
     entries : list of Entry
         Scores and parameters of every repetition.
     index : array of shape (repeats, subsample)
         Rows of each subsample, numbered as the distinct rows in sorted order; the first
-        ``n_train`` are trained on.
+        ``n_train`` are the training rows.
     """
 
     best: Any
@@ -111,6 +119,7 @@ class KernelSearch:
 
     @property
     def best_ard(self) -> bool:
+        """Whether the winner has one lengthscale per column."""
         kernel = self.best_entry.kernel
         return kernel is not None and kernel.ard
 
@@ -134,6 +143,7 @@ class KernelSearch:
         -------
         ax : matplotlib Axes
         """
+        # The one import of a higher layer, and lazy: results can be drawn without a function call.
         from twostagegp.plotting.searches import draw_search
 
         return draw_search(self, ax)
@@ -176,24 +186,26 @@ def search_kernel(
         A frame may hold categories, booleans, text labels, dates and gaps: docs/tables.md.
     y : array-like of shape (n,)
     kernels : sequence or mapping
-        Names and GPyTorch kernels (sums and products too); a mapping gives them labels.
+        Names and GPyTorch kernels, including sums and products; a mapping from labels to these
+        gives them other labels.
     model : {"gp", "krr"}
         Gaussian process trained by its likelihood, or kernel ridge with the classical lengthscale.
     selection : {"loo", "nll", "misspecification"}
-        What decides: leave-one-out density, likelihood, or the paper's ratio test.
+        The score: leave-one-out density, likelihood, or the paper's ratio test.
     ard : {False, True, "both"}
-        One lengthscale a column for kernels given by name, or both forms of each.
+        For kernels given by name: one lengthscale for all columns, one per column, or both forms.
     n_repeats, subsample : int
-        Repetitions at most, and rows of each subsample, 80 % of which are trained on.
+        Number of repetitions at most, and of rows of each subsample, 80 % of which are training
+        rows.
     sampling : {"auto", "fps", "random"}
         ``"auto"``: spread subsamples for ``"misspecification"``, as in the paper, else random ones.
     early : bool
-        End when the ranking cannot change any more with probability ``confidence``.
+        Stop when the ranking stays as it is with probability ``confidence``.
     confidence : float
     threshold : float
-        Of the ratio test.
+        Largest error ratio that passes the ratio test.
     penalty : "auto", float or sequence of float
-        Of kernel ridge.
+        Penalty of kernel ridge, or a grid of them; ``"auto"`` is the paper's grid.
     sample_weight, noise_floor, device, n_jobs, random_state, verbose, client
         As in :func:`~twostagegp.check_misspecification`.
 
@@ -217,51 +229,51 @@ def search_kernel(
     check_choice("selection", selection, SELECTIONS)
     check_choice("ard", ard, (True, False, "both"))
     check_choice("early", early, (True, False))
-    check_share("confidence", confidence)
+    check_between_0_and_1("confidence", confidence)
     if model == "krr" and selection == "nll":
         raise InputError(
             "selection='nll' with model='krr': kernel ridge has no likelihood; use "
             "selection='loo', or model='gp'."
         )
     check_positive("threshold", threshold, "the paper has 1.1")
-    settings = Settings(
+    options = RepetitionOptions(
         model="krr" if model == "krr" else "gp",
-        penalties=penalties_of(penalty),
+        penalties=penalty_grid(penalty),
         threshold=threshold,
         noise_floor=noise_floor,
     )
-    client, device = resolve_client(client, device)
+    client, device = client_and_device(client, device)
     with limit_threads(n_jobs), show_log(verbose):
         data, rng = prepare_table(
             X, y, sample_weight, noise_floor, n_repeats, subsample, device, random_state
         )
         return run_search(
             data.rows,
-            dictionary(kernels, ard, data.rows.X.shape[1], data.columns),
-            settings,
+            kernel_entries(kernels, ard, data.rows.X.shape[1], data.columns),
+            options,
+            SearchSettings(n_repeats, subsample, confidence if early else None, client=client),
             selection=selection,
-            n_repeats=n_repeats,
-            subsample=subsample,
-            sampling=sampling_of(sampling, automatic_sampling(selection)),
-            confidence=confidence if early else None,
+            sampling=resolve_sampling(sampling, default_sampling(selection)),
             y_scale=data.scaling.y_scale,
             rng=rng,
-            client=client,
         )
 
 
-def automatic_sampling(selection: str) -> str:
-    """The paper's test wants spread subsamples; a density wants rows as they come."""
+def default_sampling(selection: str) -> str:
+    """Return "fps" (spread subsamples) for the paper's test, "random" for densities.
+
+    A density must be averaged over rows as they occur in the table.
+    """
     return "fps" if selection == "misspecification" else "random"
 
 
-def dictionary(
+def kernel_entries(
     kernels: Mapping[str, Any] | Sequence[Any],
     ard: bool | str,
     n_features: int,
     columns: Columns | None = None,
 ) -> list[Entry]:
-    """Entries for every kernel that was asked for; those that cannot be built carry the reason."""
+    """Return one entry per kernel; a kernel that cannot be built has the reason as ``failure``."""
     if isinstance(kernels, str) or not isinstance(kernels, Mapping | Sequence) or not len(kernels):
         raise InputError(
             f"kernels={kernels!r}: use a non-empty sequence of names and GPyTorch kernels, or a "
@@ -285,7 +297,7 @@ def dictionary(
 
 
 def _with_distinct_labels(entries: list[Entry]) -> list[Entry]:
-    """Number labels that occur several times."""
+    """Append numbers to labels that occur several times."""
     seen: dict[str, int] = {}
     for entry in entries:
         seen[entry.label] = seen.get(entry.label, 0) + 1
@@ -297,46 +309,59 @@ def _with_distinct_labels(entries: list[Entry]) -> list[Entry]:
 def run_search(
     rows: Rows,
     entries: list[Entry],
-    settings: Settings,
+    options: RepetitionOptions,
+    settings: SearchSettings,
     *,
     selection: str,
-    n_repeats: int,
-    subsample: int,
     sampling: str,
-    confidence: float | None,
     y_scale: float,
     rng: np.random.Generator,
-    client: Any = None,
 ) -> KernelSearch:
-    """The search on standardised rows; ``confidence=None`` does all repetitions.
+    """Search on standardised rows.
 
-    One kernel that cannot be fitted is out with its reason and does not end the search.
+    A kernel that cannot be fitted is excluded, with the reason; the search goes on.
+
+    Parameters
+    ----------
+    rows : Rows
+    entries : list of Entry
+        Changed: scores and failures are added.
+    options : RepetitionOptions
+    settings : SearchSettings
+    selection : {"loo", "nll", "misspecification"}
+    sampling : {"fps", "random"}
+    y_scale : float
+        Units of the target, for the noise in the table.
+    rng : Generator
     """
-    repetitions = Repetitions(rows, subsample, sampling, rng)
-    counts = [n_repeats] if confidence is None else looks(n_repeats)
-    with place_of(client) as place:
+    n_repeats, confidence = settings.n_repeats, settings.confidence
+    repetitions = Repetitions(rows, settings.subsample, sampling, rng, settings)
+    counts = [n_repeats]
+    if confidence is not None:
+        counts = checkpoints(n_repeats, settings.first_checkpoint)
+    with open_runner(settings.client) as runner:
         for count in counts:
             done = len(repetitions.index)
             repetitions.draw(count)
             running = [entry for entry in entries if entry.kernel is not None and not entry.failure]
             kernels = [entry.kernel for entry in running if entry.kernel is not None]
-            started = place.start(repetitions, kernels, settings, done)
+            started = runner.start(repetitions, kernels, options, done)
             for entry, result in zip(running, started, strict=True):
-                _add(entry, result, n_repeats)
-            alive = _fitted(entries)
+                _add_scores(entry, result, settings)
+            fitted = _require_fitted(entries)
             if confidence is not None and count < n_repeats:
-                risk = probability_of_change(_common_scores(alive, selection), n_repeats)
+                scores = _common_scores(fitted, selection)
+                risk = probability_of_rank_change(scores, n_repeats)
                 if risk <= (1.0 - confidence) / len(counts):
                     LOG.info("the ranking is decided after %d repetitions", count)
                     break
-    alive = _fitted(entries)
     table = _table(entries, selection, y_scale)
-    winner = next(entry for entry in alive if entry.label == table.index[0])
+    winner = next(entry for entry in _fitted(entries) if entry.label == table.index[0])
     return KernelSearch(
         best=winner.given,
         best_label=winner.label,
         selection=selection,
-        model=settings.model,
+        model=options.model,
         table=table,
         decided_early=len(repetitions.index) < n_repeats,
         entries=entries,
@@ -346,35 +371,41 @@ def run_search(
     )
 
 
-def _add(entry: Entry, result: Callable[[], Repeated], n_repeats: int) -> None:
-    """Add more repetitions; a failure is remembered."""
+def _add_scores(entry: Entry, result: Callable[[], Repeated], settings: SearchSettings) -> None:
+    """Add further repetitions to an entry, or the reason why they failed."""
     try:
         more = result()
     except ClusterError:
         raise
-    except Exception as error:  # a user's own kernel may fail in any way; the others go on
+    except Exception as error:  # a user's kernel may raise anything; the other kernels go on
         entry.failure = f"{type(error).__name__}: {error}"
         return
     entry.repeated = more if entry.repeated is None else entry.repeated.extended(more)
     failed = float(np.isnan(entry.repeated.ratio).mean())
-    if failed > _FAILED_SHARE:
+    if failed > settings.max_failed_share:
         entry.failure = f"{failed:.0%} of the repetitions could not be fitted"
     LOG.info(
         "%s: %d of %d repetitions, %.1f s",
-        entry.label, len(entry.repeated), n_repeats, entry.repeated.seconds,
+        entry.label, len(entry.repeated), settings.n_repeats, entry.repeated.seconds,
     )  # fmt: skip
 
 
 def _fitted(entries: list[Entry]) -> list[Entry]:
-    alive = [entry for entry in entries if entry.repeated is not None and not entry.failure]
-    if not alive:
+    """Return the entries that have scores and are not excluded."""
+    return [entry for entry in entries if entry.repeated is not None and not entry.failure]
+
+
+def _require_fitted(entries: list[Entry]) -> list[Entry]:
+    """Return the fitted entries; raise NotFittableError with all reasons if there are none."""
+    fitted = _fitted(entries)
+    if not fitted:
         reasons = "; ".join(f"{entry.label}: {entry.failure}" for entry in entries)
         raise NotFittableError(f"no kernel could be fitted: {reasons}")
-    return alive
+    return fitted
 
 
 def _scores(repeated: Repeated, selection: str) -> Array:
-    """One number a repetition, larger is better only for the paper's test."""
+    """Return one score per repetition; larger is better for the paper's test only."""
     return {
         "loo": repeated.loo,
         "nll": repeated.nll,
@@ -382,17 +413,17 @@ def _scores(repeated: Repeated, selection: str) -> Array:
     }[selection]
 
 
-def _common_scores(alive: list[Entry], selection: str) -> Array:
-    """Scores on the repetitions that every kernel has, shape (kernels, repetitions)."""
-    scores = np.array([_scores(entry.repeated, selection) for entry in alive if entry.repeated])
+def _common_scores(fitted: list[Entry], selection: str) -> Array:
+    """Return scores on the repetitions that all kernels have, shape (kernels, repetitions)."""
+    scores = np.array([_scores(entry.repeated, selection) for entry in fitted if entry.repeated])
     return scores[:, np.isfinite(scores).all(0)]
 
 
 def _table(entries: list[Entry], selection: str, y_scale: float) -> pd.DataFrame:
-    """One row a kernel; scores are means over the repetitions that every fitted kernel has."""
-    alive = [entry for entry in entries if entry.repeated is not None and not entry.failure]
-    everyone = np.array([_scores(entry.repeated, selection) for entry in alive if entry.repeated])
-    common = np.isfinite(everyone).all(0)
+    """Return one row per kernel; scores are means over repetitions that all fitted kernels have."""
+    fitted = _fitted(entries)
+    all_scores = np.array([_scores(e.repeated, selection) for e in fitted if e.repeated])
+    common = np.isfinite(all_scores).all(0)
     rows = []
     for entry in entries:
         row: dict[str, Any] = {"kernel": entry.label}

@@ -1,9 +1,9 @@
-r"""Does a kernel fit the data? Three tests behind one door.
+r"""Test whether a Gaussian process with a given kernel fits the data.
 
-``test="bootstrap"`` simulates from the fitted model and refits (``bootstrap.py``): it holds its
-level and says what is wrong. ``test="ratio"`` and ``test="bound"`` are the paper's Algorithms 2
-and 5 (``paper_tests.py``): the share :math:`\hat p` of held-out rows within a bound, averaged over
-repetitions on subsamples, rejected below :math:`1 - \delta`.
+``test="bootstrap"`` simulates from the fitted model and refits (``bootstrap.py``): it keeps its
+level and names the cause of a misfit. ``test="ratio"`` and ``test="bound"`` are the paper's
+Algorithms 2 and 5 (``paper_tests.py``): the share :math:`\hat p` of held-out rows within a bound,
+averaged over repetitions on subsamples; the model is rejected if it is below :math:`1 - \delta`.
 """
 
 from __future__ import annotations
@@ -27,18 +27,24 @@ from twostagegp.kernels.catalogue import CATALOGUE
 from twostagegp.runtime.threads import limit_threads, show_log
 from twostagegp.search.bootstrap import adjusted_p_values, simulate_and_refit
 from twostagegp.search.evidence import CAUSES, evidence
-from twostagegp.search.options import LOG, check_positive, check_share, prepare_table, sampling_of
-from twostagegp.search.places import Place, place_of, resolve_client
-from twostagegp.search.repetitions import Repeated, Repetitions, Settings, penalties_of
+from twostagegp.search.inputs import (
+    LOG,
+    check_between_0_and_1,
+    check_positive,
+    prepare_table,
+    resolve_sampling,
+)
+from twostagegp.search.repetitions import Repeated, RepetitionOptions, Repetitions, penalty_grid
+from twostagegp.search.runners import RepetitionRunner, client_and_device, open_runner
 
-__all__ = ["MisspecificationCheck", "check_misspecification", "order_of_causes"]
+__all__ = ["MisspecificationCheck", "check_misspecification", "explain_cause", "order_of_causes"]
 
 Array = NDArray[np.float64]
 
-#: Causes that lie in the mean or the covariance. A misfit there also makes residuals look heavy
-#: tailed or unequal, while unequal or heavy-tailed noise leaves these alone: they are named first.
-_STRUCTURE = ("too smooth", "too rough", "trend left over")
-_ADVICE = {
+#: Causes in the mean or the covariance. They are named first, because such a misfit also makes
+#: residuals look heavy-tailed or heteroscedastic, while the reverse does not happen.
+_STRUCTURAL_CAUSES = ("too smooth", "too rough", "trend left over")
+_EXPLANATIONS = {
     "too smooth": "the kernel is too smooth for the data",
     "too rough": "the kernel is too rough for the data",
     "noise not constant": (
@@ -48,33 +54,41 @@ _ADVICE = {
     "heavy tails": "the noise has heavier tails than a Gaussian; look for outliers",
     "trend left over": "a trend is left over that a zero-mean process does not explain; model it",
 }
-#: Kernels to try instead, from rough to smooth: those of the Euclidean distance.
+#: Kernels to try instead, with their smoothness: those of the Euclidean distance.
 _SMOOTHNESS = {
     name: form.smoothness
     for name, form in CATALOGUE.items()
     if form.metric == 2 and form.smoothness is not None
 }
-_LADDER = tuple(sorted(_SMOOTHNESS, key=lambda name: _SMOOTHNESS[name]))
-_AT_THE_END = {
+_FROM_ROUGH_TO_SMOOTH = tuple(sorted(_SMOOTHNESS, key=lambda name: _SMOOTHNESS[name]))
+#: Advice if there is no rougher or smoother kernel to try.
+_NO_OTHER_KERNEL = {
     "too smooth": "; look for jumps",
-    "too rough": "; look for outliers, which pass for roughness",
+    "too rough": "; look for outliers, which look like roughness",
 }
 
 
-def _advice(cause: str, kernel: str) -> str:
-    """Return what a cause means for this kernel, with the kernels to try instead."""
-    if cause not in _AT_THE_END:
-        return _ADVICE[cause]
+def explain_cause(cause: str, kernel: str) -> str:
+    """Return what a cause means for a kernel, and which kernels to try instead.
+
+    Examples
+    --------
+    >>> explain_cause("too smooth", "matern52-ard")
+    'the kernel is too smooth for the data; try matern32 or matern12'
+    """
+    if cause not in _NO_OTHER_KERNEL:
+        return _EXPLANATIONS[cause]
     form = CATALOGUE.get(kernel.removesuffix("-ard"))
     smoothness = None if form is None else form.smoothness
+    ladder = _FROM_ROUGH_TO_SMOOTH
     if smoothness is None:
-        others = [_LADDER[0] if cause == "too smooth" else _LADDER[-1]]
+        others = [ladder[0] if cause == "too smooth" else ladder[-1]]
     elif cause == "too smooth":
-        others = [name for name in reversed(_LADDER) if _SMOOTHNESS[name] < smoothness]
+        others = [name for name in reversed(ladder) if _SMOOTHNESS[name] < smoothness]
     else:
-        others = [name for name in _LADDER if _SMOOTHNESS[name] > smoothness]
-    hint = f"; try {' or '.join(others[:2])}" if others else _AT_THE_END[cause]
-    return _ADVICE[cause] + hint
+        others = [name for name in ladder if _SMOOTHNESS[name] > smoothness]
+    hint = f"; try {' or '.join(others[:2])}" if others else _NO_OTHER_KERNEL[cause]
+    return _EXPLANATIONS[cause] + hint
 
 
 @dataclass(frozen=True)
@@ -87,30 +101,30 @@ class MisspecificationCheck:
     kernel : str
         Label of the kernel.
     rejected : bool
-        Whether the hypothesis that the model is right is rejected at level ``delta``.
+        Whether the hypothesis that the model is correct is rejected at level ``delta``.
     delta : float
     p_value : float or None
-        Of ``test="bootstrap"``.
+        For ``test="bootstrap"``.
     p_hat : float or None
-        Of the paper's tests: mean share of test rows within the bound.
+        For the paper's tests: mean share of test rows within the bound.
     standard_error : float or None
-        Of ``p_hat``, over repetitions.
+        Standard error of ``p_hat`` over repetitions.
     per_repeat : DataFrame
-        One row a repetition: ``p_hat``, ``noise`` and ``nll`` of the paper's tests, for the bound
-        also ``p_hat_corrected`` and ``p_hat_printed``, one of which ``p_hat`` is; for the bootstrap
-        the standardised evidence of every simulation, one column a cause.
+        One row per repetition. For the paper's tests: ``p_hat``, ``noise`` and ``nll``; for the
+        bound also ``p_hat_corrected`` and ``p_hat_printed``, one of which is ``p_hat``. For the
+        bootstrap: the standardised evidence of every simulation, one column per cause.
     noise : float
         Fitted noise standard deviation in the units of y, the median over repetitions; for kernel
         ridge the square root of the penalty, in the same units.
     causes : DataFrame
-        Of ``test="bootstrap"``: for every cause its standardised evidence and its p-value,
-        corrected for looking at all of them.
+        For ``test="bootstrap"``: standardised evidence and p-value of each cause; p-values are
+        corrected for testing all causes.
     named : tuple of str
         Causes that are significant at level ``delta``, most important first.
     diagnosis : str
         What is wrong, most important first; for the bootstrap only.
     notes : tuple of str
-        How the test was carried out where the paper leaves it open.
+        Details of how the test was carried out.
     """
 
     test: str
@@ -129,11 +143,12 @@ class MisspecificationCheck:
 
     @property
     def diagnosis(self) -> str:
+        """What is wrong, most important first."""
         if self.test != "bootstrap":
             return "this test does not say what is wrong; test='bootstrap' does"
         if not self.named:
-            return "nothing speaks against the model"
-        return "; ".join(_advice(cause, self.kernel) for cause in self.named)
+            return "no evidence of misspecification"
+        return "; ".join(explain_cause(cause, self.kernel) for cause in self.named)
 
     def __str__(self) -> str:
         verdict = "rejected" if self.rejected else "not rejected"
@@ -154,6 +169,7 @@ class MisspecificationCheck:
         -------
         ax : matplotlib Axes
         """
+        # The one import of a higher layer, and lazy: results can be drawn without a function call.
         from twostagegp.plotting.searches import draw_check
 
         return draw_check(self, ax)
@@ -199,31 +215,33 @@ def check_misspecification(
         Gaussian process trained by its likelihood, or kernel ridge with the classical
         lengthscale; the latter for ``test="ratio"`` only.
     ard : bool
-        One lengthscale a column, for a kernel given by name.
+        For a kernel given by name: one lengthscale per column.
     n_repeats, subsample : int
-        Repetitions (simulations), and rows of a subsample; the paper's tests train on 80 % of them.
+        Number of repetitions (simulations), and of rows of a subsample; the paper's tests train on
+        80 % of them.
     sampling : {"auto", "fps", "random"}
         Spread subsamples (farthest points from a random start in a random pool) or plain random
-        ones. ``"auto"`` is what each algorithm says: spread for ``"ratio"``, else random.
+        ones. ``"auto"`` follows the algorithms: spread for ``"ratio"``, else random.
     threshold : float
         Largest error ratio that passes: 1.1 in the paper's text, 1.01 in its proof.
     delta : float
         Level of the test.
     penalty : "auto", float or sequence of float
-        Of kernel ridge: ``"auto"`` is the best of the paper's grid by leave-one-out error.
+        Penalty of kernel ridge, or a grid from which the best is taken by leave-one-out error;
+        ``"auto"`` is the paper's grid.
     rkhs_bound : float, "estimate" or None
-        B in the error bound: given, dropped (None, the paper's proposal), or estimated from below
-        by the norm of the fitted mean. In units of the standardised target.
+        B in the error bound, in units of the standardised target: a given value; an estimate from
+        below by the norm of the fitted mean; or zero (None), as the paper proposes.
     beta : {"corrected", "printed"}
         Which form of the error bound decides; both are in ``per_repeat``.
     sample_weight : array-like of shape (n,), optional
-        Counts.
+        Counts of rows.
     noise_floor, device, n_jobs, random_state, verbose
         As in :class:`~twostagegp.TwoStageGPRegressor`.
     client : distributed.Client or "auto", optional
-        Spread the repetitions over the workers of a Dask cluster: of this client, or, with
-        ``"auto"``, of the one in use or of a new ``LocalCluster``. The result is the same to
-        rounding: docs/dask.md.
+        Distribute the repetitions over the workers of a Dask cluster: that of this client, or,
+        with ``"auto"``, that of the client in use or of a new ``LocalCluster``. The result is the
+        same up to rounding: docs/dask.md.
 
     Returns
     -------
@@ -243,7 +261,7 @@ def check_misspecification(
     check_choice("model", model, ("gp", "krr"))
     check_choice("beta", beta, ("corrected", "printed"))
     check_choice("ard", ard, (True, False))
-    check_share("delta", delta)
+    check_between_0_and_1("delta", delta)
     if model == "krr" and test != "ratio":
         raise InputError(
             f"model='krr' has no distribution to test with test={test!r}; use test='ratio', or "
@@ -254,20 +272,20 @@ def check_misspecification(
         check_choice("rkhs_bound", rkhs_bound, ("estimate",))
     elif rkhs_bound is not None:
         check_positive("rkhs_bound", rkhs_bound, "or use 'estimate', or None to drop it")
-    client, device = resolve_client(client, device)
-    with limit_threads(n_jobs), show_log(verbose), place_of(client) as place:
+    client, device = client_and_device(client, device)
+    with limit_threads(n_jobs), show_log(verbose), open_runner(client) as runner:
         data, rng = prepare_table(
             X, y, sample_weight, noise_floor, n_repeats, subsample, device, random_state
         )
         used = make_kernel(kernel, data.rows.X.shape[1], ard, data.columns)
-        sampled = sampling_of(sampling, "fps" if test == "ratio" else "random")
+        sampled = resolve_sampling(sampling, "fps" if test == "ratio" else "random")
         if test == "bootstrap":
             _check_simulations(n_repeats, delta)
             drawn = _one_subsample(data, used, subsample, sampled, noise_floor, rng)
-            return _bootstrap(drawn, data, n_repeats, delta, rng, place)
-        settings = Settings(
+            return _bootstrap_test(drawn, data, n_repeats, delta, rng, runner)
+        options = RepetitionOptions(
             model="krr" if model == "krr" else "gp",
-            penalties=penalties_of(penalty),
+            penalties=penalty_grid(penalty),
             threshold=threshold,
             delta=delta,
             rkhs_bound=rkhs_bound,
@@ -277,20 +295,21 @@ def check_misspecification(
         repetitions = Repetitions(data.rows, subsample, sampled, rng)
         LOG.info("%s test of %s: %d repetitions", test, used.label, n_repeats)
         repetitions.draw(n_repeats)
-        (result,) = place.start(repetitions, [used], settings, 0)
+        (result,) = runner.start(repetitions, [used], options, 0)
         repeated = result()
-    return _paper_result(test, beta, used.label, repeated, repetitions, settings, data)
+    return _paper_test(test, beta, used.label, repeated, repetitions, options, data)
 
 
-def _paper_result(
+def _paper_test(
     test: str,
     beta: str,
     label: str,
     repeated: Repeated,
     repetitions: Repetitions,
-    settings: Settings,
+    options: RepetitionOptions,
     data: Prepared,
 ) -> MisspecificationCheck:
+    """Return the result of the ratio or bound test from the scores of all repetitions."""
     shares = {"ratio": repeated.ratio, "bound": repeated.bound}[test]
     both = {}
     if test == "bound":
@@ -308,32 +327,34 @@ def _paper_result(
     p_hat = float(fitted.mean())
     error = float(fitted.std(ddof=1) / np.sqrt(fitted.size)) if fitted.size > 1 else float("nan")
     notes = [
-        f"{repetitions.n_train} rows to train on, {repetitions.size - repetitions.n_train} to look "
-        f"at, {repetitions.sampling} subsamples",
+        f"{repetitions.n_train} training rows and {repetitions.size - repetitions.n_train} test "
+        f"rows, {repetitions.sampling} subsamples",
     ]
     if fitted.size < len(shares):
         notes.append(f"{len(shares) - fitted.size} repetitions could not be fitted")
     if test == "bound":
-        bound = settings.rkhs_bound
+        bound = options.rkhs_bound
         known = "dropped" if bound is None else str(bound)
         known = "estimated from below" if bound == "estimate" else known
         notes.append(f"RKHS bound B: {known}; {beta} beta")
     return MisspecificationCheck(
         test=test,
         kernel=label,
-        rejected=p_hat < 1.0 - settings.delta,
-        delta=settings.delta,
+        rejected=p_hat < 1.0 - options.delta,
+        delta=options.delta,
         per_repeat=table,
         noise=float(np.nanmedian(table["noise"])),
         p_hat=p_hat,
         standard_error=error,
-        threshold=settings.threshold,
+        threshold=options.threshold,
         notes=tuple(notes),
     )
 
 
 def order_of_causes(p: Array, z: Array, delta: float) -> tuple[str, ...]:
-    """Causes with a p-value within ``delta``: mean and covariance first, then by evidence.
+    """Return the causes with a p-value of at most ``delta``, most important first.
+
+    Causes in the mean and the covariance come first; otherwise the order is that of the evidence.
 
     Examples
     --------
@@ -342,7 +363,7 @@ def order_of_causes(p: Array, z: Array, delta: float) -> tuple[str, ...]:
     ('too smooth', 'heavy tails')
     """
     found = [k for k in range(len(CAUSES)) if p[k] <= delta]
-    found.sort(key=lambda k: (CAUSES[k] not in _STRUCTURE, -z[k]))
+    found.sort(key=lambda k: (CAUSES[k] not in _STRUCTURAL_CAUSES, -z[k]))
     return tuple(CAUSES[k] for k in found)
 
 
@@ -362,7 +383,7 @@ def _one_subsample(
     noise_floor: float,
     rng: np.random.Generator,
 ) -> ProblemBatch:
-    """A batch of one problem."""
+    """Draw one subsample and return it as a batch of one problem."""
     rows = data.rows.counting_copies_once()
     index = draw_subsamples(rows.X.cpu().numpy(), subsample, 1, sampling, rng)
     where = torch.as_tensor(index, device=rows.X.device)
@@ -375,17 +396,18 @@ def _one_subsample(
     )
 
 
-def _bootstrap(
+def _bootstrap_test(
     problem: ProblemBatch,
     data: Prepared,
     n_repeats: int,
     delta: float,
     rng: np.random.Generator,
-    place: Place,
+    runner: RepetitionRunner,
 ) -> MisspecificationCheck:
+    """Simulate from the fitted model, refit, and return the result of the test."""
     label, n = problem.kernel.label, problem.n_rows
     LOG.info("bootstrap test of %s: %d simulations of %d rows", label, n_repeats, n)
-    result = simulate_and_refit(problem, evidence, n_repeats, rng, place.refit)
+    result = simulate_and_refit(problem, evidence, n_repeats, rng, runner.refit)
     p, z = adjusted_p_values(result.observed, result.simulated)
     if len(z) < 1.0 / delta:
         raise NotFittableError(

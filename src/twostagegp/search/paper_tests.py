@@ -1,4 +1,4 @@
-r"""The paper's two quantities per test row: the error ratio and the uniform error bound.
+r"""Compute the paper's two quantities per test row: the error ratio and the error bound.
 
 **Ratio** (Algorithm 2). With the kernel row :math:`K_{*X}` of a test row, :math:`K = K_{XX} +
 \sigma_\xi^2 I` and noise values :math:`\epsilon`,
@@ -7,10 +7,9 @@ r"""The paper's two quantities per test row: the error ratio and the uniform err
 
     \Delta_* = \frac{|\hat m(x_*) - y_*|}{|K_{*X} K^{-1} \epsilon_X - \epsilon_*|} .
 
-Theorem 2 bounds it for the true noise. The algorithm puts in the fitted one,
-:math:`\hat\epsilon = y - \hat m(x)`, on the training rows :math:`\hat\epsilon_X = \sigma_\xi^2
-\alpha`. Where :math:`\sigma_\xi \to 0` these vanish and :math:`\Delta_* \to 1`, whatever the
-kernel.
+Theorem 2 bounds it for the true noise. The algorithm uses the fitted noise,
+:math:`\hat\epsilon = y - \hat m(x)`; on the training rows :math:`\hat\epsilon_X = \sigma_\xi^2
+\alpha`. As :math:`\sigma_\xi \to 0`, it vanishes there and :math:`\Delta_* \to 1` for any kernel.
 
 **Bound** (Algorithm 5). With the sub-Gaussian noise :math:`\sigma_\xi`, nominal noise variance
 :math:`\lambda = \sigma_\xi^2` and :math:`\bar\lambda = \max(1, \lambda)`, Fiedler et al. (2021)
@@ -22,7 +21,7 @@ prove :math:`|\hat m(x) - f(x)| \le \beta_n \hat\sigma_n(x)` with probability :m
         \frac{\bar\lambda}{\lambda} K_{XX} + \bar\lambda I \Big) - 2 \log \delta}
     \quad\text{("corrected")},
 
-where :math:`\|f\|_k \le B`. The paper prints deviations where variances belong,
+where :math:`\|f\|_k \le B`. The paper prints standard deviations in place of variances,
 
 .. math::
 
@@ -30,8 +29,8 @@ where :math:`\|f\|_k \le B`. The paper prints deviations where variances belong,
         \frac{\bar\sigma_\xi}{\sigma_\xi} K_{XX} + \bar\sigma_\xi I \Big) - 2 \log \delta}
     \quad\text{("printed")},
 
-which grows without bound as the noise falls. A row passes where :math:`|\hat m - y| \le \beta_n
-\hat\sigma_n(x) + F_z^{-1}(1 - \delta/2)\, \sigma_\xi`. Both determinants need one factor only,
+which grows without bound as the noise falls. A row passes if :math:`|\hat m - y| \le \beta_n
+\hat\sigma_n(x) + F_z^{-1}(1 - \delta/2)\, \sigma_\xi`. Each determinant needs one factorisation,
 since :math:`\tfrac{\bar a}{a} K + \bar a I = \tfrac{\bar a}{a} (K + a I)`.
 """
 
@@ -66,22 +65,22 @@ def error_ratio(
     y : Tensor of shape (b, m)
         Targets of the test rows.
     noise : pair of Tensors of shapes (b, n) and (b, m), optional
-        The true noise of training and test rows, where a simulation knows it; the fitted noise by
-        default.
+        The true noise of training and test rows, if it is known from a simulation; the fitted
+        noise by default.
     """
     error = _times(cross, block.alpha) - y
     if noise is None:
         noise = (block.s * block.alpha, -error)
     irreducible = (_times(cross, batch_solve(block.L, noise[0])) - noise[1]).abs()
-    # Where both vanish the prediction is as good as the noise allows.
+    # If numerator and denominator vanish, the prediction is as good as the noise permits.
     ratio = error.abs() / irreducible
     return torch.where((irreducible == 0.0) & (error == 0.0), 1.0, ratio)
 
 
 def rkhs_norm(block: Block) -> Tensor:
-    r"""RKHS norm of the fitted mean, :math:`\sqrt{\alpha^\top K_{XX} \alpha}`, shape (b,).
+    r"""Return the RKHS norm of the fitted mean, :math:`\sqrt{\alpha^\top K_{XX} \alpha}`, (b,).
 
-    An estimate of B from below: the smoothed mean has a smaller norm than the function.
+    It estimates B from below: the smoothed mean has a smaller norm than the function.
     """
     return torch.linalg.vecdot(block.alpha, _times(block.K, block.alpha)).clamp(min=0.0).sqrt()
 
@@ -104,7 +103,7 @@ def bound_beta(block: Block, B: Tensor | float, delta: float, printed: bool) -> 
 def passes_bound(
     error: Tensor, latent_sd: Tensor, beta: Tensor, block: Block, delta: float
 ) -> Tensor:
-    """Whether each test row's error lies within the bound plus the noise, shape (b, m)."""
+    """Return whether each test row's error is within the bound plus the noise, shape (b, m)."""
     noise = float(norm.ppf(1.0 - 0.5 * delta)) * block.noise.sqrt()
     return error.abs() <= beta[:, None] * latent_sd + noise[:, None]
 

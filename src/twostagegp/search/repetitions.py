@@ -1,6 +1,6 @@
-r"""Repetitions of a fit on subsamples, all problems of one kernel as one batch.
+r"""Repeat a fit on subsamples; all problems of one kernel are solved as one batch.
 
-Every repetition draws some rows of the table, trains on the first part of them and looks at the
+Every repetition draws some rows of the table, trains on the first part of them and tests on the
 rest. The subsamples are common to all kernels, so that scores are compared in pairs. A kernel
 ridge regression has the classical lengthscale (gamma = 1/d) and a penalty :math:`\lambda`, given
 or chosen by the smallest leave-one-out error :math:`\sum_i (\alpha_i / \kappa_i)^2`; a Gaussian
@@ -28,17 +28,18 @@ from twostagegp.errors import InputError
 from twostagegp.kernels import Kernel, NamedKernel
 from twostagegp.runtime.memory import available_bytes
 from twostagegp.search.paper_tests import bound_beta, error_ratio, passes_bound, rkhs_norm
+from twostagegp.search.settings import DEFAULT_SEARCH, SearchSettings
 from twostagegp.training.batched import Starts, fit_batch, pilot_index, pilot_starts
 
 __all__ = [
-    "FEWEST_ROWS",
+    "MIN_ROWS",
     "PAPER_PENALTIES",
     "TRAIN_SHARE",
     "Model",
     "Repeated",
+    "RepetitionOptions",
     "Repetitions",
-    "Settings",
-    "penalties_of",
+    "penalty_grid",
 ]
 
 Array = NDArray[np.float64]
@@ -47,18 +48,15 @@ Model = Literal["gp", "krr"]
 
 #: The paper's grid of ridge penalties.
 PAPER_PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-#: Share of a subsample that is trained on: 400 of 500 rows.
+#: Share of a subsample that is trained on: 400 of 500 rows, as in the paper.
 TRAIN_SHARE = 0.8
-#: Fewest distinct rows that can be split into a part to train on and a part to look at.
-FEWEST_ROWS = 10
-#: Budget of the distance matrices that are held at the same time.
-_CPU_BYTES = 1 << 30
-_GPU_SHARE = 0.25
+#: Smallest number of distinct rows that can be split into a training part and a test part.
+MIN_ROWS = 10
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What is done with every repetition.
+class RepetitionOptions:
+    """The model that is fitted in every repetition, and the scores that are computed.
 
     Parameters
     ----------
@@ -66,14 +64,14 @@ class Settings:
     penalties : sequence of float
         Grid of ridge penalties of ``model="krr"``.
     threshold : float
-        Largest error ratio that counts as a pass.
+        Largest error ratio that passes the ratio test.
     delta : float
         Probability in the error bound.
     rkhs_bound : float, "estimate" or None
         B in the error bound; None drops it, as the paper proposes.
     noise_floor : float
     with_bound : bool
-        Whether the error bound is wanted at all: it costs one more factorisation.
+        Whether to compute the error bound, which costs one more factorisation.
     """
 
     model: Model = "gp"
@@ -87,21 +85,24 @@ class Settings:
 
 @dataclass
 class Repeated:
-    """Scores of one kernel, one entry a repetition.
+    """Scores of one kernel, one entry per repetition.
 
     Attributes
     ----------
     nll, loo, heldout : arrays of shape (R,)
-        Negative log likelihood, leave-one-out density and density of the test rows, a row; the
-        last two are mean squared errors for ``model="krr"``, whose likelihood is NaN.
+        Negative log likelihood, negative leave-one-out log density and negative log density of
+        the test rows, each per row. For ``model="krr"`` the last two are mean squared errors, and
+        the likelihood is NaN.
     ratio : array of shape (R,)
-        Share of test rows whose error ratio is within the threshold.
+        Share of test rows whose error ratio is at most the threshold.
     bound, bound_printed : arrays of shape (R,)
-        Share within the error bound, corrected and as printed (NaN where not asked for).
+        Share of test rows within the error bound, corrected and as printed in the paper; NaN
+        unless ``with_bound``.
     noise : array of shape (R,)
         Fitted noise standard deviation; the square root of the penalty for ``model="krr"``.
     parameters : array of shape (R, p)
     evaluations : array of shape (R,)
+        Number of evaluations of the objective.
     seconds : float
     """
 
@@ -120,7 +121,7 @@ class Repeated:
         return len(self.nll)
 
     def extended(self, other: Repeated) -> Repeated:
-        """These repetitions and more of them."""
+        """Return these repetitions followed by those of ``other``."""
         joined = {
             name: np.concatenate([getattr(self, name), getattr(other, name)])
             for name in self.__dataclass_fields__
@@ -138,9 +139,11 @@ class Repetitions:
     rows : Rows
         The table, standardised and merged.
     size : int
-        Rows of a subsample; at most all.
+        Number of rows of a subsample; larger numbers mean all rows.
     sampling : {"fps", "random"}
     rng : Generator
+    settings : SearchSettings
+        Only the limits of memory are used.
 
     Examples
     --------
@@ -151,7 +154,7 @@ class Repetitions:
     >>> rows = Rows(X, X[:, 0], one, zero, zero)
     >>> repetitions = Repetitions(rows, 40, "random", np.random.default_rng(0))
     >>> repetitions.draw(3)
-    >>> repeated = repetitions.run(make_kernel("rbf", 2), Settings())
+    >>> repeated = repetitions.run(make_kernel("rbf", 2), RepetitionOptions())
     >>> len(repeated), repetitions.n_train
     (3, 32)
     """
@@ -160,16 +163,17 @@ class Repetitions:
     size: int
     sampling: str
     rng: np.random.Generator
+    settings: SearchSettings = DEFAULT_SEARCH
     index: Indices = field(init=False)
     seconds: float = field(default=0.0, init=False)
     _starts: dict[int, Starts] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         n = len(self.rows)
-        if n < FEWEST_ROWS:
+        if n < MIN_ROWS:
             raise InputError(
-                f"{n} distinct rows are too few to train on some and look at others; at least "
-                f"{FEWEST_ROWS} are needed."
+                f"{n} distinct rows are too few to split into training and test rows; at least "
+                f"{MIN_ROWS} are needed."
             )
         self.rows = self.rows.counting_copies_once()
         self.size = min(self.size, n)
@@ -178,6 +182,7 @@ class Repetitions:
 
     @property
     def n_train(self) -> int:
+        """Number of training rows of a subsample; the rest are test rows."""
         return round(TRAIN_SHARE * self.size)
 
     def draw(self, n_repeats: int) -> None:
@@ -189,36 +194,41 @@ class Repetitions:
             self.index = np.concatenate([self.index, more])
             self.seconds += time.perf_counter() - begin
 
-    def of(self, index: Indices) -> Repetitions:
-        """Given repetitions, shape (R, size), with no other rows than theirs."""
-        used, place = np.unique(index, return_inverse=True)
-        part = Repetitions(self.rows.subset(used), self.size, self.sampling, self.rng)
-        part.index = place.reshape(index.shape)
+    def restricted_to(self, index: Indices) -> Repetitions:
+        """Return the repetitions ``index``, shape (R, size), with the rows that they use only."""
+        used, position = np.unique(index, return_inverse=True)
+        rows = self.rows.subset(used)
+        part = Repetitions(rows, self.size, self.sampling, self.rng, self.settings)
+        part.index = position.reshape(index.shape)
         return part
 
-    def starts(self, kernel: Kernel, settings: Settings) -> Starts:
-        """Where fits of the repetitions drawn so far begin, from the rows of the pilots alone."""
+    def starts(self, kernel: Kernel, options: RepetitionOptions) -> Starts:
+        """Return the starting points of the fits, from the pilots among the repetitions."""
         pilots = self.index[self.pilots(), : self.n_train]
-        return pilot_starts(self.problems(kernel, settings, pilots))
+        return pilot_starts(self.problems(kernel, options, pilots))
 
     def pilots(self) -> Indices:
-        """Numbers of the repetitions that :meth:`run` takes as pilots."""
+        """Return the numbers of the repetitions that :meth:`run` uses as pilots."""
         return pilot_index(min(len(self.index), self._repetitions_at_once()))
 
     def run(
-        self, kernel: Kernel, settings: Settings, first: int = 0, starts: Starts | None = None
+        self,
+        kernel: Kernel,
+        options: RepetitionOptions,
+        first: int = 0,
+        starts: Starts | None = None,
     ) -> Repeated:
         """Fit and score the kernel on all repetitions drawn so far, from number ``first`` on.
 
-        Fits begin at ``starts``, or where the pilots among these repetitions say.
+        Fits begin at ``starts``; by default these are found from the pilots among these
+        repetitions.
         """
         if starts is not None:
             self._starts[id(kernel)] = starts
         index = self.index[first:]
         size = self._repetitions_at_once()
         parts = [
-            self._run_part(kernel, settings, index[i : i + size])
-            for i in range(0, len(index), size)
+            self._run_part(kernel, options, index[i : i + size]) for i in range(0, len(index), size)
         ]
         whole = parts[0]
         for part in parts[1:]:
@@ -226,42 +236,42 @@ class Repetitions:
         return whole
 
     def _repetitions_at_once(self) -> int:
-        """How many problems' distance matrices stay within the budget."""
+        """Return the number of problems whose distance matrices fit into the memory limit."""
         device = self.rows.X.device
-        budget = _CPU_BYTES
+        budget = self.settings.matrix_bytes
         if device.type == "cuda":
-            budget = int(_GPU_SHARE * (available_bytes(device) or _CPU_BYTES))
+            budget = int(self.settings.gpu_memory_share * (available_bytes(device) or budget))
         return max(1, budget // (self.n_train**2 * self.rows.X.element_size()))
 
-    def _run_part(self, kernel: Kernel, settings: Settings, index: Indices) -> Repeated:
+    def _run_part(self, kernel: Kernel, options: RepetitionOptions, index: Indices) -> Repeated:
         begin = time.perf_counter()
-        problems = self.problems(kernel, settings, index[:, : self.n_train])
-        parameters, evaluations = self._train(problems, settings)
+        problems = self.problems(kernel, options, index[:, : self.n_train])
+        parameters, evaluations = self._train(problems, options)
         test = _TestRows.of(self.rows, index[:, self.n_train :])
 
         def scores(block: Block) -> dict[str, Array]:
-            return _scores(block, problems, test, settings)
+            return _scores(block, problems, test, options)
 
         parts = problems.map(parameters, np.arange(len(index)), scores)
         columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         seconds = time.perf_counter() - begin
         return Repeated(**columns, parameters=parameters, evaluations=evaluations, seconds=seconds)
 
-    def problems(self, kernel: Kernel, settings: Settings, index: Indices) -> ProblemBatch:
-        """The training parts of some repetitions; ``index`` has shape (R, n_train)."""
+    def problems(self, kernel: Kernel, options: RepetitionOptions, index: Indices) -> ProblemBatch:
+        """Return the training problems of repetitions; ``index`` has shape (R, n_train)."""
         where = torch.as_tensor(index, device=self.rows.X.device)
         return ProblemBatch.of(
             kernel,
             self.rows.X[where],
             self.rows.t[where],
             extras=Extras.of(self.rows, where),
-            noise_floor=settings.noise_floor,
+            noise_floor=options.noise_floor,
         )
 
-    def _train(self, problems: ProblemBatch, settings: Settings) -> tuple[Array, Indices]:
-        if settings.model == "krr":
-            return _choose_penalties(problems, settings.penalties)
-        # A second round of the same kernel starts where the first one did.
+    def _train(self, problems: ProblemBatch, options: RepetitionOptions) -> tuple[Array, Indices]:
+        if options.model == "krr":
+            return _choose_penalties(problems, options.penalties)
+        # Later repetitions of a kernel have the same starting points as its first ones.
         key = id(problems.kernel)
         if key not in self._starts:
             self._starts[key] = pilot_starts(problems)
@@ -285,19 +295,19 @@ class _TestRows:
         return _TestRows(self.X[index], self.t[index], extras)
 
 
-def penalties_of(penalty: Any) -> tuple[float, ...]:
-    """The grid that a ``penalty`` parameter means; ``"auto"`` is the paper's."""
+def penalty_grid(penalty: Any) -> tuple[float, ...]:
+    """Return the grid that a ``penalty`` parameter means; ``"auto"`` is the paper's grid."""
     grid = penalty_option(penalty, ("auto",))
     return PAPER_PENALTIES if isinstance(grid, str) else grid
 
 
 def classical_start(kernel: Kernel) -> Array:
-    """Parameters of classical kernel ridge: gamma = 1/d and a unit outputscale."""
+    """Return the parameters of classical kernel ridge: gamma = 1/d and a unit outputscale."""
     return kernel.classical() if isinstance(kernel, NamedKernel) else kernel.start()
 
 
 def _choose_penalties(problems: ProblemBatch, penalties: Sequence[float]) -> tuple[Array, Indices]:
-    """The penalty with the smallest leave-one-out error for each problem."""
+    """Return parameters with the best penalty by leave-one-out error, and evaluation counts."""
     B, theta = len(problems), classical_start(problems.kernel)
 
     def errors(block: Block) -> Array:
@@ -313,16 +323,17 @@ def _choose_penalties(problems: ProblemBatch, penalties: Sequence[float]) -> tup
 
 
 def _scores(
-    block: Block, problems: ProblemBatch, test: _TestRows, settings: Settings
+    block: Block, problems: ProblemBatch, test: _TestRows, options: RepetitionOptions
 ) -> dict[str, Array]:
+    """Return the score columns of :class:`Repeated` for the problems of a block."""
     part = test.take(block.index)
     cross = problems.covariance.cross(part.X, problems.X[block.index], block.theta)
     error = (cross @ block.alpha[:, :, None])[:, :, 0] - part.t
     ratio = error_ratio(block, cross, part.t)
-    passed = (ratio <= settings.threshold).to(error.dtype).mean(1)
+    passed = (ratio <= options.threshold).to(error.dtype).mean(1)
     nothing = torch.full_like(passed, math.nan)
     bound, printed = nothing, nothing
-    if settings.model == "krr":
+    if options.model == "krr":
         nll, loo = nothing, block.loo_error()
         heldout = error.square().mean(1)
     else:
@@ -333,8 +344,8 @@ def _scores(
         s = block.noise[:, None]
         v = latent + (s if part.extras is None else (s + part.extras.known) / part.extras.c)
         heldout = 0.5 * (error.square() / v + v.log() + math.log(2.0 * math.pi)).mean(1)
-        if settings.with_bound:
-            bound, printed = _share_within_bounds(block, error, latent.sqrt(), settings)
+        if options.with_bound:
+            bound, printed = _share_within_bounds(block, error, latent.sqrt(), options)
     columns = {
         "nll": nll,
         "loo": loo,
@@ -351,10 +362,10 @@ def _scores(
 
 
 def _share_within_bounds(
-    block: Block, error: Tensor, latent_sd: Tensor, settings: Settings
+    block: Block, error: Tensor, latent_sd: Tensor, options: RepetitionOptions
 ) -> tuple[Tensor, Tensor]:
-    """Share of test rows within the corrected and within the printed bound, each (b,)."""
-    B, delta = _rkhs_bound(block, settings), settings.delta
+    """Return the shares of test rows within the corrected and the printed bound, each (b,)."""
+    B, delta = _rkhs_bound(block, options), options.delta
     betas = [bound_beta(block, B, delta, printed=printed) for printed in (False, True)]
     corrected, printed = (
         passes_bound(error, latent_sd, beta, block, delta).to(error.dtype).mean(1) for beta in betas
@@ -362,9 +373,9 @@ def _share_within_bounds(
     return corrected, printed
 
 
-def _rkhs_bound(block: Block, settings: Settings) -> Tensor | float:
-    if settings.rkhs_bound is None:
+def _rkhs_bound(block: Block, options: RepetitionOptions) -> Tensor | float:
+    if options.rkhs_bound is None:
         return 0.0
-    if isinstance(settings.rkhs_bound, str):
+    if isinstance(options.rkhs_bound, str):
         return rkhs_norm(block)
-    return float(settings.rkhs_bound)
+    return float(options.rkhs_bound)

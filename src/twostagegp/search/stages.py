@@ -1,4 +1,4 @@
-"""The search inside a fit: one kernel for a stage, by the paper's Algorithm 3."""
+"""Kernel search inside a fit: choose one kernel per stage by the paper's Algorithm 3."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ import pandas as pd
 
 from twostagegp.data.rows import Rows
 from twostagegp.kernels import Kernel
-from twostagegp.search.kernel_search import Entry, KernelSearch, automatic_sampling, run_search
-from twostagegp.search.repetitions import FEWEST_ROWS, PAPER_PENALTIES, Model, Settings
+from twostagegp.search.kernel_search import Entry, KernelSearch, default_sampling, run_search
+from twostagegp.search.repetitions import MIN_ROWS, PAPER_PENALTIES, Model, RepetitionOptions
+from twostagegp.search.settings import DEFAULT_SEARCH, SearchSettings
 
 __all__ = ["SearchRecord", "search_stage"]
-
-#: The paper's repetitions and rows a repetition; they end early where the ranking is clear.
-_REPEATS, _SUBSAMPLE, _CONFIDENCE = 100, 500, 0.99
 
 
 def search_stage(
@@ -27,39 +25,52 @@ def search_stage(
     *,
     penalties: Sequence[float] = PAPER_PENALTIES,
     noise_floor: float = 1e-8,
+    settings: SearchSettings = DEFAULT_SEARCH,
 ) -> KernelSearch | None:
-    """Choose by the ratio test; None where there is nothing to choose or too little to test on.
+    """Choose a kernel by the ratio test; return None with one kernel or too few rows.
 
-    The target of ``rows`` may have any size: residuals are brought to unit size first, and the
-    noise floor with them.
+    Parameters
+    ----------
+    rows : Rows
+        The target may have any size: it is scaled to unit mean square first, and the noise floor
+        with it.
+    kernels : sequence of Kernel
+    model : {"gp", "krr"}
+    rng : Generator
+    penalties : sequence of float
+        Grid of ridge penalties of ``model="krr"``.
+    noise_floor : float
+        In units of the target squared.
+    settings : SearchSettings
     """
-    if len(kernels) < 2 or len(rows) < FEWEST_ROWS:
+    if len(kernels) < 2 or len(rows) < MIN_ROWS:
         return None
     size = float(((rows.c @ rows.t.square()) / rows.c.sum()).sqrt())
     if not size > 0.0:
         return None
+    options = RepetitionOptions(
+        model=model, penalties=penalties, noise_floor=min(noise_floor / size**2, 0.1)
+    )
     unit = Rows(rows.X, rows.t / size, rows.c, rows.q / size**2, rows.extra / size**2)
     return run_search(
         unit,
         [Entry(kernel.label, kernel, kernel) for kernel in kernels],
-        Settings(model=model, penalties=penalties, noise_floor=min(noise_floor / size**2, 0.1)),
+        options,
+        settings,
         selection="misspecification",
-        n_repeats=_REPEATS,
-        subsample=_SUBSAMPLE,
-        sampling=automatic_sampling("misspecification"),
-        confidence=_CONFIDENCE,
+        sampling=default_sampling("misspecification"),
         y_scale=size,
         rng=rng,
     )
 
 
 class SearchRecord(list[dict[str, Any]]):
-    """Every kernel that a fit has tried, one row a kernel and stage.
+    """Every kernel that a fit has tried, one row per kernel and stage.
 
     Attributes
     ----------
     mean, variance : KernelSearch or None
-        The stage's search by the ratio test, where ``selection="misspecification"`` asked for it.
+        The stage's search by the ratio test; None unless ``selection="misspecification"``.
     """
 
     def __init__(
@@ -74,12 +85,13 @@ class SearchRecord(list[dict[str, Any]]):
 
     @property
     def table(self) -> pd.DataFrame:
-        """The rows as a data frame, by stage and score."""
+        """The rows as a data frame, sorted by stage and score."""
         table = pd.DataFrame(list(self))
         return table.sort_values(["stage", "score"], ignore_index=True) if len(table) else table
 
     def plot(self) -> Any:
-        """One picture a stage; returns the list of axes."""
+        """Draw one picture per stage and return the list of axes."""
+        # The one import of a higher layer, and lazy: results can be drawn without a function call.
         from twostagegp.plotting.searches import draw_record
 
         return draw_record(self)

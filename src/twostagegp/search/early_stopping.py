@@ -1,4 +1,4 @@
-r"""When the ranking of kernels cannot change any more.
+r"""Decide when the ranking of kernels is unlikely to change, so that a search can stop.
 
 After r of R repetitions on common subsamples let :math:`d_1 \dots d_r` be the differences of two
 kernels' scores, with mean :math:`\bar d > 0` and standard deviation s. The mean over all R
@@ -10,10 +10,10 @@ degrees of freedom, location :math:`\bar d` and scale :math:`s \sqrt{1/r + 1/(R-
 
     P(\text{sign changes}) = F_{t, r-1} \Big( -\frac{\bar d}{s} \sqrt{\frac{R\, r}{R - r}} \Big) .
 
-This takes the differences for independent and normal, as a t-test does.
+This assumes that the differences are independent and normal, as a t-test does.
 
-Neighbours in the ranking are compared and the probabilities added up over pairs; where the ranking
-is looked at several times, each look gets an equal part of the risk that was allowed.
+The probabilities are added up over pairs of kernels that are adjacent in the ranking. If the
+ranking is checked several times, each check gets an equal part of the permitted error probability.
 """
 
 from __future__ import annotations
@@ -22,46 +22,45 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
-__all__ = ["looks", "probability_of_change"]
+__all__ = ["checkpoints", "probability_of_rank_change"]
 
 Array = NDArray[np.float64]
 
-#: First look; each of the others is at twice as many repetitions.
-_FIRST_LOOK = 8
 
+def checkpoints(n_repeats: int, first: int = 8) -> list[int]:
+    """Return the numbers of repetitions after which the ranking is checked.
 
-def looks(n_repeats: int) -> list[int]:
-    """Numbers of repetitions after which the ranking is looked at, the last being all.
+    Each is twice the one before; the last is ``n_repeats``.
 
     Examples
     --------
-    >>> looks(100)
+    >>> checkpoints(100)
     [8, 16, 32, 64, 100]
     """
-    counts, count = [], _FIRST_LOOK
+    counts, count = [], first
     while count < n_repeats:
         counts.append(count)
         count *= 2
     return [*counts, n_repeats]
 
 
-def probability_of_change(scores: Array, n_repeats: int) -> float:
-    """Bound on the probability that the ranking after all repetitions is another one.
+def probability_of_rank_change(scores: Array, n_repeats: int) -> float:
+    """Return a bound on the probability that further repetitions change the ranking.
 
     Parameters
     ----------
     scores : array of shape (kernels, r)
-        One row a kernel, on common subsamples; the ranking is that of the row means.
+        Scores on common subsamples, one row per kernel; kernels are ranked by their means.
     n_repeats : int
-        R, the number of repetitions planned.
+        R, the planned number of repetitions.
 
     Examples
     --------
     >>> import numpy as np
     >>> noise = np.random.default_rng(0).normal(size=(2, 10))
-    >>> probability_of_change(noise + np.array([[0.0], [50.0]]), 100) < 1e-6
+    >>> probability_of_rank_change(noise + np.array([[0.0], [50.0]]), 100) < 1e-6
     True
-    >>> probability_of_change(noise, 100) > 0.01
+    >>> probability_of_rank_change(noise, 100) > 0.01
     True
     """
     r = scores.shape[1]

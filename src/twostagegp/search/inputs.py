@@ -1,10 +1,10 @@
-"""Checks and preparations that the search and the tests share."""
+"""Check and prepare the arguments that kernel search and misspecification tests share."""
 
 from __future__ import annotations
 
 import logging
 import math
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -13,46 +13,52 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array, check_consistent_length
 
-from twostagegp.data.checks import check_choice, check_finite, check_nonnegative, column_names
+from twostagegp.data.checks import (
+    check_choice,
+    check_count,
+    check_finite,
+    check_nonnegative,
+    column_names,
+)
 from twostagegp.data.columns.encoder import TableEncoder
 from twostagegp.data.dask_detection import is_dask
 from twostagegp.data.scaling import Prepared, prepare
 from twostagegp.errors import InputError
 from twostagegp.runtime.device import resolve_device
-from twostagegp.search.repetitions import FEWEST_ROWS
+from twostagegp.search.repetitions import MIN_ROWS
 
 __all__ = [
     "LOG",
+    "check_between_0_and_1",
     "check_positive",
-    "check_share",
     "prepare_table",
-    "sampling_of",
+    "resolve_sampling",
 ]
 
 LOG = logging.getLogger("twostagegp")
 
 
-def check_share(name: str, value: Any) -> None:
-    """Raise an InputError for a number that is not between 0 and 1."""
+def check_between_0_and_1(name: str, value: Any) -> None:
+    """Raise InputError unless 0 < value < 1."""
     if not (isinstance(value, Real) and 0.0 < float(value) < 1.0):
         raise InputError(f"{name}={value!r} must lie between 0 and 1, such as 0.05.")
 
 
 def check_positive(name: str, value: Any, hint: str) -> None:
-    """Raise an InputError for what is not a positive, finite number."""
+    """Raise InputError unless the value is a positive, finite number; ``hint`` says what to use."""
     number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
     if not (number and 0.0 < float(value) < math.inf):
         raise InputError(f"{name}={value!r} must be a positive number; {hint}.")
 
 
-def sampling_of(sampling: str, automatic: str) -> str:
-    """The way of drawing rows that ``sampling`` asks for."""
+def resolve_sampling(sampling: str, default: str) -> str:
+    """Return the kind of subsamples that ``sampling`` asks for; ``"auto"`` is the default."""
     check_choice("sampling", sampling, ("auto", "fps", "random"))
-    return automatic if sampling == "auto" else sampling
+    return default if sampling == "auto" else sampling
 
 
-def _numbers(X: Any, weight: Any) -> tuple[NDArray[np.float64], list[str]]:
-    """The numbers of a table and their names; a data frame by the rules of docs/tables.md."""
+def _encode(X: Any, weight: Any) -> tuple[NDArray[np.float64], list[str]]:
+    """Return a table as numbers, and their names; frames by the rules of docs/tables.md."""
     if isinstance(X, pd.DataFrame):
         encoder = TableEncoder().fit(X, sample_weight=weight)
         return encoder.encode(X, quiet=True), encoder.names
@@ -69,20 +75,19 @@ def prepare_table(
     device: str,
     random_state: Any,
 ) -> tuple[Prepared, np.random.Generator]:
-    """A user's table, checked, merged and standardised, and the source of randomness."""
-    check_share("noise_floor", noise_floor)
+    """Return the user's table, checked, merged and standardised, and a random generator."""
+    check_between_0_and_1("noise_floor", noise_floor)
     for name, given in (("X", X), ("y", y), ("sample_weight", sample_weight)):
         if is_dask(given):
             raise InputError(
-                f"{name} is a Dask collection ({type(given).__name__}); subsamples are drawn from "
-                f"a table in memory: draw rows first and call {name}.compute(). client= spreads "
-                "the repetitions over workers."
+                f"{name} is a Dask collection ({type(given).__name__}), but subsamples are drawn "
+                f"from a table in memory: select rows first and call {name}.compute(). client= "
+                "distributes the repetitions over workers."
             )
-    for name, value, least in (("n_repeats", n_repeats, 2), ("subsample", subsample, FEWEST_ROWS)):
-        if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-            raise InputError(f"{name}={value!r}: use a whole number, at least {least}.")
+    check_count("n_repeats", n_repeats, 2)
+    check_count("subsample", subsample, MIN_ROWS)
     try:
-        table, names = _numbers(X, sample_weight)
+        table, names = _encode(X, sample_weight)
         target = np.asarray(y, dtype=np.float64)
         check_consistent_length(table, target)
     except InputError:
@@ -97,13 +102,11 @@ def prepare_table(
     where = resolve_device(device, len(table), batched=True)
     data = prepare(table, target, names, weight=weight, device=where, dtype=torch.float64)
     if data.constant_target:
-        raise InputError("y is constant; there is nothing that a kernel could explain.")
+        raise InputError("y is constant, so that there is nothing to explain by a kernel.")
     if data.rows.X.shape[1] == 0:
-        raise InputError("every column of X is constant; there is nothing to search over.")
-    if len(data.rows) < FEWEST_ROWS:
-        raise InputError(
-            f"X has {len(data.rows)} distinct rows; at least {FEWEST_ROWS} are needed."
-        )
+        raise InputError("every column of X is constant; at least one must vary.")
+    if len(data.rows) < MIN_ROWS:
+        raise InputError(f"X has {len(data.rows)} distinct rows; at least {MIN_ROWS} are needed.")
     if isinstance(random_state, np.random.RandomState):
         random_state = int(random_state.randint(2**31 - 1))
     try:

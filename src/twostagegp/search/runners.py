@@ -1,8 +1,7 @@
-"""Where repetitions run: in this process, or on the workers of a Dask cluster.
+"""Run the repetitions of a search in this process or on the workers of a Dask cluster.
 
-Subsamples are drawn, and results put together, in this process either way; a place is told the
-repetitions and gives their scores. So the place changes how long a search takes and nothing else.
-``distributed/repetitions.py`` has the other place; it is imported when a client is given.
+Subsamples are drawn, and results are combined, in this process either way. A runner receives the
+repetitions and returns their scores, so that it changes how long a search takes and nothing else.
 """
 
 from __future__ import annotations
@@ -19,11 +18,13 @@ from numpy.typing import NDArray
 from twostagegp.engines.batched_problem import ProblemBatch
 from twostagegp.errors import InputError
 from twostagegp.kernels import Kernel
+from twostagegp.runtime.dask_cluster import resolve_client
 from twostagegp.search.bootstrap import Statistic, refit_draws
-from twostagegp.search.repetitions import Repeated, Repetitions, Settings
+from twostagegp.search.dask_runner import open_dask_runner
+from twostagegp.search.repetitions import Repeated, RepetitionOptions, Repetitions
 from twostagegp.training.batched import BatchFit
 
-__all__ = ["Here", "Place", "place_of", "resolve_client", "searches_on"]
+__all__ = ["LocalRunner", "RepetitionRunner", "client_and_device", "open_runner", "searches_on"]
 
 Array = NDArray[np.float64]
 
@@ -31,37 +32,40 @@ Array = NDArray[np.float64]
 _CLIENT: ContextVar[Any] = ContextVar("client", default=None)
 
 
-class Place(Protocol):
+class RepetitionRunner(Protocol):
     """What a search asks of the place where it runs."""
 
     def start(
         self,
         repetitions: Repetitions,
         kernels: Sequence[Kernel],
-        settings: Settings,
+        options: RepetitionOptions,
         first: int,
     ) -> list[Callable[[], Repeated]]:
-        """One call a kernel that gives its repetitions from number ``first`` on, or raises."""
+        """Start the repetitions from number ``first`` on, of all kernels.
+
+        Returns one function per kernel, which returns the kernel's scores or raises its error.
+        """
         ...
 
     def refit(
         self, draws: ProblemBatch, start: Array, inverse: Array, statistic: Statistic
     ) -> tuple[BatchFit, Array]:
-        """What :func:`~twostagegp.search.bootstrap.refit_draws` gives."""
+        """Return what :func:`~twostagegp.search.bootstrap.refit_draws` returns."""
         ...
 
 
-class Here:
-    """This process: one kernel after the other, when its result is asked for."""
+class LocalRunner:
+    """Runs in this process: one kernel after the other, when its scores are asked for."""
 
     def start(
         self,
         repetitions: Repetitions,
         kernels: Sequence[Kernel],
-        settings: Settings,
+        options: RepetitionOptions,
         first: int,
     ) -> list[Callable[[], Repeated]]:
-        return [partial(repetitions.run, kernel, settings, first) for kernel in kernels]
+        return [partial(repetitions.run, kernel, options, first) for kernel in kernels]
 
     def refit(
         self, draws: ProblemBatch, start: Array, inverse: Array, statistic: Statistic
@@ -70,28 +74,26 @@ class Here:
 
 
 @contextmanager
-def place_of(client: Any) -> Iterator[Place]:
-    """The workers of a client, of the fit that is under way, or this process.
+def open_runner(client: Any) -> Iterator[RepetitionRunner]:
+    """Yield a runner on the workers of a client, or in this process if the client is None.
 
     Examples
     --------
-    >>> with place_of(None) as place:
-    ...     type(place).__name__
-    'Here'
+    >>> with open_runner(None) as runner:
+    ...     type(runner).__name__
+    'LocalRunner'
     """
     client = _CLIENT.get() if client is None else client
     if client is None:
-        yield Here()
+        yield LocalRunner()
         return
-    from twostagegp.distributed.repetitions import on_workers
-
-    with on_workers(client) as workers:
-        yield workers
+    with open_dask_runner(client) as runner:
+        yield runner
 
 
 @contextmanager
 def searches_on(client: Any) -> Iterator[None]:
-    """Searches inside use the workers of this client unless they are given another."""
+    """Let searches inside use the workers of this client unless they are given another."""
     token = _CLIENT.set(client)
     try:
         yield
@@ -99,8 +101,8 @@ def searches_on(client: Any) -> Iterator[None]:
         _CLIENT.reset(token)
 
 
-def resolve_client(client: Any, device: str) -> tuple[Any, str]:
-    """The client that a ``client`` parameter means, and the device that goes with it."""
+def client_and_device(client: Any, device: str) -> tuple[Any, str]:
+    """Return the client that a ``client`` parameter means, and the device to use with it."""
     if client is None:
         return None, device
     if device not in ("auto", "cpu"):
@@ -108,6 +110,4 @@ def resolve_client(client: Any, device: str) -> tuple[Any, str]:
             f"device={device!r} with client=: workers compute on the CPU; use device='cpu', or "
             "leave client out."
         )
-    from twostagegp.distributed.cluster import given_client
-
-    return given_client(client), "cpu"
+    return resolve_client(client), "cpu"

@@ -1,9 +1,9 @@
-"""The cluster that does the work: found or started, one thread a task, its failures in words.
+"""Run tasks on a Dask cluster: find or start a client, compute, and translate cluster failures.
 
-An existing client is used; where there is none, a ``LocalCluster`` with a process a core is
-started, once, and ends with the program. Scheduling, spilling and retries are Dask's. Nothing is
-scattered: whatever a worker holds is the result of a task, so that Dask computes it again from the
-source when a worker is lost.
+An existing client is used. If there is none, a ``LocalCluster`` with one process per core is
+started once and closed when the program ends. Scheduling, spilling to disk and retries are Dask's.
+Nothing is scattered: whatever a worker holds is the result of a task, so that Dask computes it
+again from its source when a worker is lost.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from twostagegp.runtime.threads import limit_threads
 
 __all__ = [
     "cancel",
+    "cluster_errors",
+    "compute_here",
+    "compute_on_workers",
     "current_client",
-    "gathered",
-    "given_client",
-    "in_words",
-    "kept",
-    "one_thread",
+    "resolve_client",
+    "single_thread",
 ]
 
 
 def current_client() -> Any:
-    """The client in use, or one of a new ``LocalCluster``."""
+    """Return the client in use, or the client of a new ``LocalCluster``."""
     try:
         from distributed import Client, LocalCluster, get_client
     except ImportError:
@@ -41,29 +41,41 @@ def current_client() -> Any:
         return get_client()
     except ValueError:
         cluster = LocalCluster(threads_per_worker=1, dashboard_address="127.0.0.1:0")
-        # The client keeps the cluster and, as the default one, is found the next time; both are
-        # closed by Dask when the program ends.
+        # The new client becomes Dask's default client, so that get_client finds it the next time.
+        # It keeps the cluster alive; Dask closes both when the program ends.
         return Client(cluster)
 
 
-def given_client(client: Any) -> Any:
-    """The client that is meant: ``"auto"`` is the one in use, or one of a new cluster."""
+def resolve_client(client: Any) -> Any:
+    """Return a usable client for a ``client`` parameter: a ``Client``, or ``"auto"``.
+
+    ``"auto"`` means the client in use, or that of a new cluster.
+    """
     if isinstance(client, str) and client == "auto":
         return current_client()
     if not all(hasattr(client, name) for name in ("submit", "gather", "asynchronous", "status")):
         raise InputError(f"client={client!r}: use a distributed.Client, 'auto' or None.")
     if client.asynchronous:
-        raise InputError(f"client={client!r} is asynchronous; use one that waits for results.")
+        raise InputError(f"client={client!r} is asynchronous; use a synchronous client.")
     if client.status != "running":
         raise ClusterError(f"client={client!r} is {client.status}; connect a new one.")
     return client
 
 
 @contextmanager
-def in_words(
-    client: Any, what: str, way_out: str = "make the partitions smaller"
+def cluster_errors(
+    client: Any, work: str, advice: str = "make the partitions smaller"
 ) -> Iterator[None]:
-    """Turn what Dask raises when the cluster fails into a :class:`ClusterError`."""
+    """Turn errors that Dask raises when the cluster fails into a :class:`ClusterError`.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    work : str
+        Names the work at the beginning of the message, such as "predicting".
+    advice : str
+        What to do besides giving workers more memory if they died.
+    """
     from distributed import KilledWorker
     from distributed.comm.core import CommClosedError
 
@@ -71,22 +83,22 @@ def in_words(
         yield
     except KilledWorker as error:
         raise ClusterError(
-            f"{what}: the workers that tried it died, most likely out of memory ({error}). Give "
-            f"workers more memory, or {way_out}."
+            f"{work}: the workers that tried it died, most likely out of memory ({error}). Give "
+            f"workers more memory, or {advice}."
         ) from error
     except (CommClosedError, CancelledError, asyncio.CancelledError, OSError) as error:
         lost = isinstance(error, CommClosedError | CancelledError | asyncio.CancelledError)
         if not lost and client.status == "running":  # a file that a task could not read
             raise
         raise ClusterError(
-            f"{what}: the cluster was lost ({type(error).__name__}: {error}). Connect a new "
-            "client and start again."
+            f"{work}: the connection to the cluster was lost ({type(error).__name__}: {error}). "
+            "Connect a new client and start again."
         ) from error
 
 
-def gathered(client: Any, tasks: Sequence[Any], what: str) -> list[Any]:
-    """Compute tasks and bring their results here; an error or Ctrl-C cancels the rest."""
-    with in_words(client, what):
+def compute_here(client: Any, tasks: Sequence[Any], work: str) -> list[Any]:
+    """Compute tasks and return their results; an error or Ctrl-C cancels the others."""
+    with cluster_errors(client, work):
         futures = client.compute(list(tasks))
         try:
             return client.gather(futures)
@@ -95,11 +107,11 @@ def gathered(client: Any, tasks: Sequence[Any], what: str) -> list[Any]:
             raise
 
 
-def kept(client: Any, tasks: Sequence[Any], what: str) -> list[Any]:
-    """Compute tasks and leave their results on the workers."""
+def compute_on_workers(client: Any, tasks: Sequence[Any], work: str) -> list[Any]:
+    """Compute tasks, leave their results on the workers and return references to them."""
     from distributed import futures_of, wait
 
-    with in_words(client, what):
+    with cluster_errors(client, work):
         held = client.persist(list(tasks))
         futures = futures_of(held)
         try:
@@ -114,13 +126,13 @@ def kept(client: Any, tasks: Sequence[Any], what: str) -> list[Any]:
 
 
 def cancel(client: Any, futures: Sequence[Any]) -> None:
-    """Take back what has not been done; a cluster that is gone has nothing left to do."""
+    """Cancel tasks that are not finished; errors of a lost cluster are ignored."""
     with suppress(Exception):
         client.cancel(list(futures))
 
 
 class _BlasLimit:
-    """Tasks under way in this process, and what to put back after the last."""
+    """Limit BLAS to one thread while at least one task runs in this process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -144,16 +156,16 @@ _BLAS = _BlasLimit()
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch, BLAS, OpenMP and the compiled loops on one thread; a worker runs tasks beside others.
+def single_thread() -> Iterator[None]:
+    """Run Torch, BLAS, OpenMP and the compiled loops on one thread, as a worker's task should.
 
-    Torch and OpenMP have a number for each thread that calls them. That of BLAS is the process's:
-    the first task sets it, the last puts it back.
+    Torch and OpenMP have a number of threads per calling thread. BLAS has one per process: the
+    first of several concurrent tasks sets it, and the last one restores it.
 
     Examples
     --------
     >>> import torch
-    >>> with one_thread():
+    >>> with single_thread():
     ...     torch.get_num_threads()
     1
     """
