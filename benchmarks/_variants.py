@@ -1,6 +1,6 @@
 """Variants of an estimator: one choice changed at a time, and what the change did.
 
-A variant is the default estimator with other constructor parameters or other module constants. Its
+A variant is the default estimator with other constructor parameters or other settings. Its
 records are compared with those of the variant named ``default`` in the same place, that is, on the
 same rows: never mean with mean, where one of the two may have seen an easier table.
 """
@@ -8,61 +8,64 @@ same rows: never mean with mean, where one of the two may have seen an easier ta
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from benchmarks._store import Record
+from twostagegp.pipeline.settings import DEFAULTS, Settings
 
-__all__ = ["DEFAULT", "Constants", "Variant", "changes", "difference", "log_ratio", "patched"]
+__all__ = ["DEFAULT", "Variant", "changed_settings", "changes", "difference", "log_ratio"]
 
 #: Name of the variant that changes nothing.
 DEFAULT = "default"
 
-Constants = Mapping[tuple[Any, str], Any]
 Compare = Callable[[Record, Record], float]
 
 
 @dataclass(frozen=True)
 class Variant:
-    """Constructor parameters and module constants that differ from the default.
+    """Constructor parameters and settings that differ from the default.
 
     Attributes
     ----------
     group : str
         The choice that is changed.
     parameters : mapping
-    constants : mapping from (module, name) to a value
+    settings : mapping from dotted names of settings to values
     """
 
     group: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    constants: Constants = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of the constructor."""
+        changed = {"settings": changed_settings(self.settings)} if self.settings else {}
+        return {**self.parameters, **changed}
 
 
-@contextmanager
-def patched(constants: Constants) -> Iterator[None]:
-    """Give module constants other values inside a ``with``.
+def changed_settings(changes: Mapping[str, Any]) -> Settings:
+    """Return the default settings with other values, by dotted names.
 
     Examples
     --------
-    >>> with patched({(math, "pi"): 3}):
-    ...     math.pi
-    3
-    >>> math.pi > 3
-    True
+    >>> changed_settings({"mean.refit_rows": 0, "scale_level": 0.9}).mean.refit_rows
+    0
     """
-    before = {(module, name): getattr(module, name) for module, name in constants}
-    try:
-        for (module, name), value in constants.items():
-            setattr(module, name, value)
-        yield
-    finally:
-        for (module, name), value in before.items():
-            setattr(module, name, value)
+    settings = DEFAULTS
+    for name, value in changes.items():
+        settings = _replaced(settings, name.split("."), value)
+    return settings
+
+
+def _replaced(part: Any, names: Sequence[str], value: Any) -> Any:
+    first, *rest = names
+    inner = _replaced(getattr(part, first), rest, value) if rest else value
+    return replace(part, **{first: inner})
 
 
 def log_ratio(score: str) -> Compare:

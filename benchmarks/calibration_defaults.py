@@ -30,9 +30,11 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from sklearn.utils import check_random_state
 
 import twostagegp
 from benchmarks._arguments import names, positive
@@ -44,13 +46,12 @@ from benchmarks._store import JsonLines, Record, plain, write_whole
 from benchmarks._tables import markdown_table
 from benchmarks._timing import use_threads
 from benchmarks._uci_tables import REFERENCES as SMALL
-from benchmarks._variants import DEFAULT, Variant, patched
+from benchmarks._variants import DEFAULT, Variant, changed_settings
 from twostagegp import TwoStageGPRegressor
 from twostagegp.datasets import RegressionData
-from twostagegp.errors import NotFittableError
-from twostagegp.pipeline import fit as twostage
-from twostagegp.pipeline.calibration import fit as calibration
-from twostagegp.pipeline.calibration import local_scale, shape
+from twostagegp.pipeline.calibration.fit import calibrate
+from twostagegp.pipeline.held_rows import HeldRows
+from twostagegp.pipeline.settings import DEFAULTS
 
 __all__ = ["VARIANTS", "main", "measure", "place_rows", "report"]
 
@@ -65,46 +66,41 @@ HELD_SEED = 20240301
 SCORES = ("nlpd", "crps", "qice", "coverage_50", "coverage_95")
 
 
-def _local(group: str, **constants: Any) -> Variant:
-    return Variant(group, constants={(local_scale, name): v for name, v in constants.items()})
+def _local(group: str, **changed: Any) -> Variant:
+    return Variant(group, settings={f"local_scale.{name}": v for name, v in changed.items()})
 
 
-def _shape(group: str, **constants: Any) -> Variant:
-    return Variant(group, constants={(shape, name): v for name, v in constants.items()})
+def _shape(group: str, **changed: Any) -> Variant:
+    return Variant(group, settings={f"shape.{name}": v for name, v in changed.items()})
 
 
 def _only(name: str) -> Variant:
-    # The first of the makers is the one to beat, under the name of the simplest.
-    return _shape("shape", MAKERS={"gaussian": shape.MAKERS[name]})
-
-
-def _no_ridge(*_: Any) -> Any:
-    raise NotFittableError("not asked for")
+    return _shape("shape", names=(name,))
 
 
 VARIANTS: Mapping[str, Variant] = {
     DEFAULT: Variant(DEFAULT),
-    "no local scale": _local("members", FEWEST_ROWS=sys.maxsize),
-    "no trees": _local("members", TREE_ROWS=sys.maxsize),
-    "no ridge": _local("members", ScaleRidge=_no_ridge),
-    "ridge on inputs always": _local("members", SMOOTH_COLUMNS=sys.maxsize),
-    "ridge of 300 rows": _local("members", RIDGE_ROWS=300, TRAINING_ROWS=300),
-    "b of 0.1 rows": _local("least b", LEAST_ROWS=0.1),
-    "b of 1 row": _local("least b", LEAST_ROWS=1.0),
-    "b of 3 rows": _local("least b", LEAST_ROWS=3.0),
-    "b of 10 rows": _local("least b", LEAST_ROWS=10.0),
-    "a costs nothing": _local("price of a", PRICE=0.0),
-    "a costs 3 nats": _local("price of a", PRICE=3.0),
-    "a up to 1": _local("bound of a", LARGEST_WEIGHT=1.0),
+    "no local scale": _local("members", fewest_rows=sys.maxsize),
+    "no trees": _local("members", tree_rows=sys.maxsize),
+    "no ridge": _local("members", with_ridges=False),
+    "ridge on inputs always": _local("members", smooth_columns=sys.maxsize),
+    "ridge of 300 rows": _local("members", ridge_rows=300, training_rows=300),
+    "b of 0.1 rows": _local("least b", least_rows=0.1),
+    "b of 1 row": _local("least b", least_rows=1.0),
+    "b of 3 rows": _local("least b", least_rows=3.0),
+    "b of 10 rows": _local("least b", least_rows=10.0),
+    "a costs nothing": _local("price of a", price=0.0),
+    "a costs 3 nats": _local("price of a", price=3.0),
+    "a up to 1": _local("bound of a", largest_weight=1.0),
     "gaussian": _only("gaussian"),
     "student": _only("student"),
     "empirical": _only("empirical"),
-    "shape by the mean score": _shape("choice of the shape", STANDARD_ERRORS=0.0),
-    "shape by 2 standard errors": _shape("choice of the shape", STANDARD_ERRORS=2.0),
-    "half the bandwidth": _shape("smoothing", BANDWIDTH=0.5 * shape.BANDWIDTH),
-    "twice the bandwidth": _shape("smoothing", BANDWIDTH=2.0 * shape.BANDWIDTH),
-    "tail of 1 row": _shape("tail", TAIL_ROWS=1.0),
-    "tail of 20 rows": _shape("tail", TAIL_ROWS=20.0),
+    "shape by the mean score": _shape("choice of the shape", standard_errors=0.0),
+    "shape by 2 standard errors": _shape("choice of the shape", standard_errors=2.0),
+    "half the bandwidth": _shape("smoothing", bandwidth=0.5 * DEFAULTS.shape.bandwidth),
+    "twice the bandwidth": _shape("smoothing", bandwidth=2.0 * DEFAULTS.shape.bandwidth),
+    "tail of 1 row": _shape("tail", tail_rows=1.0),
+    "tail of 20 rows": _shape("tail", tail_rows=20.0),
 }
 
 
@@ -148,23 +144,20 @@ def measure(name: str, place: int) -> Record:
 
 
 def _scores(data: RegressionData, fitted: Rows, held: Rows, place: int) -> Record:
-    found: dict[str, calibration.Calibration] = {}
-    calibrate = twostage.calibrate_locally
-
-    def calibrate_by_all(*given: Any) -> calibration.Calibration:
-        for name, variant in VARIANTS.items():
-            with patched(variant.constants):
-                found[name] = calibrate(*given)
-        return found[DEFAULT]
-
     X, y = data.X[fitted], data.y[fitted]
-    model = TwoStageGPRegressor(method="exact", device="cpu", random_state=place)
-    with patched({(twostage, "calibrate_locally"): calibrate_by_all}):
-        model.fit(X, y)
+    model = TwoStageGPRegressor(method="exact", device="cpu", random_state=place).fit(X, y)
+    rows, fit = model.fitted_.data[0], model.fitted_.fits[0]
+    seed = int(check_random_state(place).randint(2**31 - 1))  # the seed of that fit
     atoms = largest_atom(data.y) > ATOM_SHARE
     scores = {}
-    for name, by_variant in found.items():
-        model.fitted_.fits[0].calibration = by_variant
+    for name, variant in VARIANTS.items():
+        options = SimpleNamespace(
+            calibration="local",
+            noise_floor=fit.noise_floor,
+            settings=changed_settings(variant.settings),
+        )
+        every = HeldRows.every(rows)
+        fit.calibration = calibrate(rows, every, fit.mean, fit.variance, options, seed)
         moments = model.predict(data.X[held], return_std=True)
         each = distribution_scores(model, moments, data.X[held], data.y[held], y, atoms, place)
         scores[name] = {score: each[score] for score in SCORES}

@@ -24,7 +24,7 @@ from benchmarks._models import code_version
 from benchmarks._store import JsonLines, Record, plain, write_whole
 from benchmarks._tables import markdown_table
 from twostagegp.data.rows import Rows
-from twostagegp.engines import memory as foresight
+from twostagegp.engines.exact.blocked import BLOCKED_ROWS
 from twostagegp.engines.exact.engine import ExactEngine
 from twostagegp.engines.neighbors.engine import NeighborEngine
 from twostagegp.kernels import KERNELS, NamedKernel
@@ -95,27 +95,19 @@ def _answers(
     engine: str, kernel: NamedKernel, parameters: Array, rows: Rows, queries: torch.Tensor
 ) -> Iterator[Array]:
     """The quantities of one engine, in order."""
-    usual = foresight.LARGE_ROWS
-    foresight.LARGE_ROWS = 20 if engine == "exact in blocks" else usual
-    try:
-        of: Any = NeighborEngine(rows, NEIGHBORS) if engine == "neighbors" else ExactEngine(rows)
-        posterior = of.condition(kernel, parameters)
-        held = posterior.heldout()
-        if engine == "neighbors":
-            batch = torch.arange(len(rows), device=rows.X.device)
-            problem = of.local_problem(kernel, "loo", parameters, batch, None)
-        else:
-            problem = of.problem(kernel, "loo")
-        value, gradient = problem(parameters)
-        tensors = (
-            posterior.mean(queries),
-            posterior.variance(queries),
-            held.residual,
-            held.variance,
-        )
-        arrays = [tensor.cpu().numpy() for tensor in tensors]
-    finally:
-        foresight.LARGE_ROWS = usual
+    of: Any = NeighborEngine(rows, NEIGHBORS)
+    if engine != "neighbors":
+        of = ExactEngine(rows, blocked_rows=20 if engine == "exact in blocks" else BLOCKED_ROWS)
+    posterior = of.condition(kernel, parameters)
+    held = posterior.heldout()
+    value, gradient = of.problem(kernel, "loo", start=parameters)(parameters)
+    tensors = (
+        posterior.mean(queries),
+        posterior.variance(queries),
+        held.residual,
+        held.variance,
+    )
+    arrays = [tensor.cpu().numpy() for tensor in tensors]
     return iter([*arrays, np.array([value]), gradient])
 
 

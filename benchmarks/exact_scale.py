@@ -36,12 +36,13 @@ from benchmarks._store import JsonLines, Record, plain, write_whole
 from benchmarks._tables import figure, markdown_table
 from twostagegp import TwoStageGPRegressor, datasets, metrics
 from twostagegp.data.rows import Rows
-from twostagegp.engines import memory as foresight
+from twostagegp.engines.exact.blocked import BLOCKED_ROWS
 from twostagegp.engines.exact.engine import ExactEngine, ExactPosterior
 from twostagegp.engines.exact.large import LargeProblem
 from twostagegp.engines.memory import exact_bytes
 from twostagegp.engines.problem import Problem
 from twostagegp.kernels import NamedKernel
+from twostagegp.pipeline.settings import MethodSettings, Settings
 from twostagegp.training.optimise import minimise
 
 __all__ = ["main", "measure_algebra", "measure_derivatives", "measure_fit", "report"]
@@ -233,16 +234,16 @@ def measure_paths(n: int, model: str, device: torch.device, cap: float) -> Recor
     order = np.random.default_rng(1).permutation(len(y))
     train, test = order[:n], order[n : n + 2000]
     record: Record = {}
-    usual = foresight.LARGE_ROWS
-    for path, limit in (("dense", 10**9), ("large", usual)):
-        foresight.LARGE_ROWS = limit
+    for path, limit in (("dense", 10**9), ("large", BLOCKED_ROWS)):
+        settings = Settings(method=MethodSettings(blocked_rows=limit))
         begin = time.perf_counter()
-        ours = TwoStageGPRegressor(method="exact", device=str(device), random_state=0)
+        ours = TwoStageGPRegressor(
+            method="exact", device=str(device), random_state=0, settings=settings
+        )
         ours.fit(X[train], y[train])
         record[f"{path}_seconds"] = time.perf_counter() - begin
         record[f"{path}_rmse"] = metrics.rmse(y[test], ours.predict(X[test]))
         record[f"{path}_nlpd"] = -float(np.mean(ours.predict_logpdf(X[test], y[test])))
-        foresight.LARGE_ROWS = usual
     return record
 
 

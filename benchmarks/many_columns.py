@@ -27,10 +27,9 @@ from benchmarks._models import code_version, provenance
 from benchmarks._store import JsonLines, Record, write_whole
 from benchmarks._tables import markdown_table, mean_se
 from benchmarks._timing import Timed
-from benchmarks._variants import Constants, patched
+from benchmarks._variants import changed_settings
 from twostagegp import TwoStageGPClassifier, TwoStageGPRegressor, metrics
-from twostagegp.classification import fit as class_fit
-from twostagegp.pipeline.mean import models as mean
+from twostagegp.pipeline.settings import Settings
 
 __all__ = ["main", "measure", "report"]
 
@@ -39,13 +38,11 @@ RESULTS = Path(__file__).parent / "results"
 SIZES = ((40, 10), (80, 12), (80, 30), (200, 30), (240, 6))
 KINDS = ("noise", "signal")
 N_NEW = 1000
-#: Module constants of the two ways.
-WAYS: Mapping[str, Constants] = {
+#: Settings of the two ways: with hyperparameters of held-out rows trained from the start, or from
+#: those of all rows.
+WAYS: Mapping[str, Mapping[str, Any]] = {
     "afresh": {},
-    "warm": {
-        (mean, "trains_afresh"): lambda kernel, m: False,
-        (class_fit, "REFIT_ROWS"): 0,
-    },
+    "warm": {"mean.afresh_rows": 0, "classes.refit_rows": 0},
 }
 KEY = ("task", "way", "kind", "rows", "columns", "seed")
 
@@ -63,14 +60,15 @@ def measure(task: str, way: str, kind: str, rows: int, columns: int, seed: int) 
     X, y = draw(kind, rows, columns, seed)
     record: Record = dict(zip(KEY, (task, way, kind, rows, columns, seed), strict=True))
     record |= {"version": twostagegp.__version__, "code": code_version()}
-    with patched(WAYS[way]), warnings.catch_warnings():
+    settings = changed_settings(WAYS[way])
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", twostagegp.TwoStageGPWarning)
         score = _regression if task == "regression" else _classification
-        return record | score(X, y, rows)
+        return record | score(X, y, rows, settings)
 
 
-def _regression(X: Array, y: Array, rows: int) -> dict[str, float]:
-    model = TwoStageGPRegressor(random_state=0)
+def _regression(X: Array, y: Array, rows: int, settings: Settings) -> dict[str, float]:
+    model = TwoStageGPRegressor(random_state=0, settings=settings)
     with Timed() as took:
         model.fit(X[:rows], y[:rows])
     new, target = X[rows:], y[rows:]
@@ -82,9 +80,9 @@ def _regression(X: Array, y: Array, rows: int) -> dict[str, float]:
     }
 
 
-def _classification(X: Array, y: Array, rows: int) -> dict[str, float]:
+def _classification(X: Array, y: Array, rows: int, settings: Settings) -> dict[str, float]:
     labels = (y > 0.0).astype(int)
-    model = TwoStageGPClassifier(random_state=0)
+    model = TwoStageGPClassifier(random_state=0, settings=settings)
     with Timed() as took:
         model.fit(X[:rows], labels[:rows])
     proba = model.predict_proba(X[rows:])

@@ -37,7 +37,6 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -51,17 +50,16 @@ from benchmarks._models import code_version, provenance
 from benchmarks._store import JsonLines, Record, plain, write_whole
 from benchmarks._tables import MISSING, figure, markdown_table
 from benchmarks._timing import use_threads
-from benchmarks._variants import DEFAULT, Variant, changes, difference, log_ratio, patched
+from benchmarks._variants import DEFAULT, Variant, changes, difference, log_ratio
 from benchmarks.peers.base import Array
 from benchmarks.peers.ours import Ours
 from benchmarks.peers.run import measure as fit_and_score
 from benchmarks.uci_large import Limits, Task, measure_alone
 from twostagegp import TwoStageGPRegressor
 from twostagegp.datasets import RegressionData
-from twostagegp.pipeline.mean import neighbor_build as neighbor_stages
-from twostagegp.pipeline.mean.neighbor_build import boosted_trees
-from twostagegp.training import neighbor_schedule as neighbor_training
-from twostagegp.training.neighbor_schedule import Schedule
+from twostagegp.pipeline.mean.crossfit import boosted_trees
+from twostagegp.pipeline.settings import DEFAULTS
+from twostagegp.training.rounds import Schedule
 
 __all__ = ["VARIANTS", "OfRows", "inner_rows", "main", "measure", "report"]
 
@@ -84,54 +82,47 @@ class OfRows:
     make: Callable[[int], Any]
 
 
+def _trees_of(n: int) -> Any:
+    return boosted_trees(n > DEFAULTS.sample.one_thread_rows)
+
+
+def _sample(group: str, **changed: Any) -> Variant:
+    return Variant(group, settings={f"sample.{name}": value for name, value in changed.items()})
+
+
 def _trees(**changed: Any) -> Variant:
     """The stack's trees, however many rows they are for, with other settings."""
-    # ``boosted_trees`` here is the function as imported, not the one that stands in for it.
-    return Variant(
-        "trees",
-        constants={
-            (neighbor_stages, "boosted_trees"): lambda n: boosted_trees(n).set_params(**changed)
-        },
-    )
+    return _sample("trees", tree_parameters=tuple(changed.items()))
 
 
 def _schedule(factor: float, *fields: str) -> Variant:
     """Training with some numbers of :class:`Schedule` times a factor, rounded up."""
     changed = {name: math.ceil(factor * getattr(Schedule(), name)) for name in fields}
-    return Variant(
-        "training", constants={(neighbor_stages, "Schedule"): partial(Schedule, **changed)}
-    )
-
-
-def _ridges(count: int) -> Variant:
-    return Variant("ridges", constants={(neighbor_stages, "RIDGES"): count})
+    return _sample("training", schedule=Schedule(**changed))
 
 
 VARIANTS: Mapping[str, Variant] = {
     DEFAULT: Variant(DEFAULT),
     "30 neighbours": Variant("neighbours", {"n_neighbors": 30}),
     "100 neighbours": Variant("neighbours", {"n_neighbors": 100}),
-    "one ridge": _ridges(1),
-    "two ridges": _ridges(2),
-    "five ridges": _ridges(5),
+    "one ridge": _sample("ridges", most_ridges=1),
+    "two ridges": _sample("ridges", most_ridges=2),
+    "five ridges": _sample("ridges", most_ridges=5),
     # No table has so many rows.
-    "without trees": Variant("trees", constants={(neighbor_stages, "TREE_ROWS"): sys.maxsize}),
-    "trees alone": Variant("trees", {"mean": OfRows(boosted_trees)}),
+    "without trees": _sample("trees", tree_rows=sys.maxsize),
+    "trees alone": Variant("trees", {"mean": OfRows(_trees_of)}),
     "31 leaves": _trees(max_leaf_nodes=31),
     "learning rate 0.1": _trees(learning_rate=0.1),
-    "sample of 6000": Variant("held-out rows", constants={(neighbor_stages, "SAMPLE_ROWS"): 6000}),
-    "variance from 1000": Variant(
-        "held-out rows", constants={(neighbor_stages, "VARIANCE_ROWS"): 1000}
-    ),
+    "sample of 6000": _sample("held-out rows", rows=6000),
+    "variance from 1000": _sample("held-out rows", variance_rows=1000),
     "half the batch rows": _schedule(0.5, "first", "second"),
     "twice the batch rows": _schedule(2.0, "first", "second"),
     "half the rounds": _schedule(0.5, "rounds"),
     "twice the rounds": _schedule(2.0, "rounds"),
     "half the steps": _schedule(0.5, "steps"),
     "twice the steps": _schedule(2.0, "steps"),
-    # Whatever the lengthscales do, they count as settled after the first round of a batch.
-    "neighbours not refreshed": Variant(
-        "training", constants={(neighbor_training, "_SETTLED"): math.inf}
+    "neighbours not refreshed": _sample(
+        "training", schedule=Schedule(first_rounds=1, rounds=1), variance_rounds=1
     ),
 }
 
@@ -176,8 +167,7 @@ def measure(variant: str, data: RegressionData) -> Record:
 
     try:
         _warm_up(X, y)
-        with patched(chosen.constants):
-            scores = fit_and_score(fit, X, y, data.X[held], data.y[held], 0)
+        scores = fit_and_score(fit, X, y, data.X[held], data.y[held], 0)
     except Exception as error:
         return record | {"error": f"{type(error).__name__}: {error}"}
     return record | facts | scores
@@ -186,7 +176,7 @@ def measure(variant: str, data: RegressionData) -> Record:
 def _estimator(variant: Variant, n: int, seed: int) -> TwoStageGPRegressor:
     given = {
         name: value.make(n) if isinstance(value, OfRows) else value
-        for name, value in variant.parameters.items()
+        for name, value in variant.arguments.items()
     }
     return TwoStageGPRegressor(
         method="neighbors", calibration="scale", device="cpu", random_state=seed, **given

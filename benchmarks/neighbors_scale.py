@@ -48,8 +48,8 @@ from benchmarks.peers.run import peak_mib
 from benchmarks.uci_large import Limits, Task, measure_alone
 from twostagegp import GPNNRegressor, TwoStageGPRegressor, metrics
 from twostagegp.engines.neighbors.index import TreeIndex
-from twostagegp.estimators import base as estimator
-from twostagegp.pipeline.mean.models import NeighborMean
+from twostagegp.estimators import fitted
+from twostagegp.pipeline.mean.models import RidgeMean
 from twostagegp.runtime.streaming import Make
 
 __all__ = ["draw", "function", "growth", "main", "measure", "measure_engine", "report"]
@@ -206,7 +206,7 @@ def measure(rows: int, points: int, threads: int) -> Record:
 
 def _index(model: TwoStageGPRegressor) -> Record:
     """Seconds to build the tree of the mean's first ridge once more."""
-    ridges = [part for part in model.mean_.models if isinstance(part, NeighborMean)]
+    ridges = [part for part in model.mean_.models if isinstance(part, RidgeMean)]
     if not ridges:
         return {"index_wall": None, "index_cpu": None}
     posterior: Any = ridges[0].posterior
@@ -242,7 +242,7 @@ def measure_engine(rows: int, points: int, device: str) -> Record:
     ahead, in_turn = math.inf, math.inf
     for _ in range(3):
         ahead = min(ahead, _prediction_seconds(model, X_test))
-        with patch.object(estimator, "stream", _in_turn):
+        with patch.object(fitted, "stream", _in_turn):
             in_turn = min(in_turn, _prediction_seconds(model, X_test))
     parts = prediction_parts(lambda: model.predict(X_test, return_std=True), cuda)
     peak = torch.cuda.max_memory_allocated() / 2**30 if cuda else peak_mib() / 1024.0

@@ -80,9 +80,8 @@ from twostagegp.data.scaling import Prepared, prepare
 from twostagegp.datasets import DatasetNotFoundError
 from twostagegp.engines.batched_problem import Block, Extras, ProblemBatch
 from twostagegp.errors import TwoStageGPError
-from twostagegp.kernels import Kernel, NamedKernel
+from twostagegp.kernels import Kernel, NamedKernel, kernel_list
 from twostagegp.numerics.linalg import safe_cholesky
-from twostagegp.pipeline.options import kernel_list
 from twostagegp.runtime.device import resolve_device
 from twostagegp.search.paper_tests import error_ratio
 from twostagegp.search.repetitions import TRAIN_SHARE

@@ -8,10 +8,24 @@ from sklearn.base import BaseEstimator, RegressorMixin
 
 from twostagegp import TwoStageGPRegressor
 from twostagegp.data.rows import Rows
-from twostagegp.pipeline.mean import neighbor_build as neighbor_stages
+from twostagegp.pipeline.settings import SampleSettings, Settings
+from twostagegp.training.rounds import Schedule
 
 NOISE = 0.2
-TREES = neighbor_stages.boosted_trees
+#: Trees that do not take long where rows repeat and nothing ends the boosting.
+_TREES = (("max_iter", 30), ("max_leaf_nodes", 15))
+SHORT_TREES = Settings(sample=SampleSettings(tree_parameters=_TREES))
+#: Sizes at which a few hundred rows are a large table.
+LARGE = Settings(
+    sample=SampleSettings(
+        rows=150,
+        variance_rows=100,
+        crossfit_folds=((50, 5), (100, 3)),
+        regressor_refit_rows=550,
+        schedule=Schedule(warm_rows=60, pool=400, first=60, second=120, unseen=80, keep=2),
+        tree_parameters=_TREES,
+    )
+)
 
 
 def truth(X):
@@ -39,9 +53,8 @@ def make_rows(kind="plain", grouped=False, n=40):
 
 def neighbors(**options):
     """The stack of one kernel, trees and the constant; half a second."""
-    return TwoStageGPRegressor(
-        **{"method": "neighbors", "kernels": ("rbf",), "ard": False, "random_state": 0, **options}
-    )
+    given = {"kernels": ("rbf",), "ard": False, "random_state": 0, "settings": SHORT_TREES}
+    return TwoStageGPRegressor(**{"method": "neighbors", **given, **options})
 
 
 def ridge(**options):

@@ -12,9 +12,8 @@ from benchmarks._gpytorch_exact import GPyTorchExact
 from benchmarks._store import JsonLines, plain, write_whole
 from benchmarks._tables import MISSING, figure, markdown_table, mean_sd, mean_se, yes_no
 from benchmarks._uci_tables import REFERENCES, as_printed, report
-from benchmarks._variants import patched
 from twostagegp import datasets
-from twostagegp.pipeline.mean import build as mean_stage
+from twostagegp.pipeline.settings import DEFAULTS
 
 # --- store ---------------------------------------------------------------------------------------
 
@@ -399,17 +398,11 @@ def test_the_choice_for_a_table_is_made_on_the_others():
     assert rows["y"] == ["no refits", "+40.0"]  # best on x, and wrong here
 
 
-def test_a_variant_changes_its_constant_only_while_it_is_measured():
-    before = mean_stage.REFIT_ROWS
-    with patched({(mean_stage, "REFIT_ROWS"): -1}):
-        assert mean_stage.REFIT_ROWS == -1
-    assert before == mean_stage.REFIT_ROWS
-
-
-def test_every_constant_of_a_variant_exists():
-    for variant in defaults.VARIANTS.values():
-        for module, name in variant.constants:
-            assert hasattr(module, name)
+def test_every_variant_differs_from_the_default():
+    for name, variant in defaults.VARIANTS.items():
+        assert (name == "default") == (not variant.arguments)
+        if variant.settings:
+            assert variant.arguments["settings"] != DEFAULTS, name
 
 
 # --- publish -------------------------------------------------------------------------------------

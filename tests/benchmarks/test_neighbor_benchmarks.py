@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,14 +14,14 @@ import torch
 
 from benchmarks import neighbor_defaults, neighbor_search, neighbors_scale, neighbors_speed
 from benchmarks._large_sets import SETS, fold_rows
-from benchmarks._variants import patched
 from benchmarks.neighbor_search import Cell
 from benchmarks.neighbors_speed import CONTESTANTS, LOCAL, Contestant, Split, solve_flops
 from benchmarks.peers.base import Fitted, Prediction
 from twostagegp import TwoStageGPRegressor, datasets
 from twostagegp.engines.neighbors import engine
 from twostagegp.engines.neighbors.compiled import lanes
-from twostagegp.pipeline.mean import neighbor_build as neighbor_stages
+from twostagegp.pipeline.mean.crossfit import boosted_trees
+from twostagegp.pipeline.settings import DEFAULTS
 
 
 def split_of(n=160, test=40):
@@ -440,16 +441,17 @@ def quick(monkeypatch):
     """One kernel, short trees, nothing before the clock."""
 
     def simple(**given):
+        settings = given.pop("settings", DEFAULTS)
+        trees = (*settings.sample.tree_parameters, ("max_iter", 20), ("min_samples_leaf", 5))
+        sample = replace(settings.sample, tree_parameters=trees)
+        given["settings"] = replace(settings, sample=sample)
         return TwoStageGPRegressor(kernels=["matern32"], ard=False, **given)
 
-    trees = neighbor_stages.boosted_trees
-
     def short(n):
-        return trees(n).set_params(max_iter=20, min_samples_leaf=5)
+        return boosted_trees().set_params(max_iter=20, min_samples_leaf=5)
 
     monkeypatch.setattr(neighbor_defaults, "TwoStageGPRegressor", simple)
     monkeypatch.setattr(neighbor_defaults, "_warm_up", lambda X, y: None)
-    monkeypatch.setattr(neighbor_stages, "boosted_trees", short)
     monkeypatch.setitem(
         neighbor_defaults.VARIANTS,
         "trees alone",
@@ -491,34 +493,15 @@ def test_what_a_variant_raises_is_kept(quick, monkeypatch):
     assert "rmse" not in record
 
 
-def as_settings(value):
-    """What a function that makes settings makes, so that two of them can be compared."""
-    if value is neighbor_stages.Schedule or hasattr(value, "keywords"):
-        return value()
-    return value(100).get_params() if callable(value) else value
-
-
 def test_every_variant_differs_from_the_default():
     """Where a default has moved to a variant's value, the variant has to go."""
     default = TwoStageGPRegressor().get_params()
     for name, variant in neighbor_defaults.VARIANTS.items():
-        assert (name == "default") == (not variant.parameters and not variant.constants)
+        assert (name == "default") == (not variant.arguments)
         for key, value in variant.parameters.items():
             assert default[key] != value, name
-        for (module, constant), value in variant.constants.items():
-            assert as_settings(getattr(module, constant)) != as_settings(value), name
-
-
-def test_trees_of_a_variant_differ_in_one_setting():
-    before = neighbor_stages.boosted_trees
-    for name, changed in (
-        ("31 leaves", {"max_leaf_nodes": 31}),
-        ("learning rate 0.1", {"learning_rate": 0.1}),
-    ):
-        with patched(neighbor_defaults.VARIANTS[name].constants):
-            made = neighbor_stages.boosted_trees(1000).get_params()
-        assert made == before(1000).get_params() | changed
-    assert neighbor_stages.boosted_trees is before
+        if variant.settings:
+            assert variant.arguments["settings"] != DEFAULTS, name
 
 
 def defaults_record(variant, name="bike", rmse=0.2, **changed):

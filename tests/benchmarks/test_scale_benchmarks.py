@@ -22,7 +22,6 @@ def few_rows(monkeypatch):
         return X[:n].numpy(), y[:n].numpy(), X[n:].numpy(), y[n:].numpy()
 
     monkeypatch.setattr(exact_scale, "_split", split)
-    monkeypatch.setattr(exact_scale.foresight, "LARGE_ROWS", 40)
 
 
 def test_algebra_and_derivatives_are_measured_against_float64(few_rows):

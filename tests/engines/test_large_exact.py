@@ -17,6 +17,7 @@ from twostagegp.engines.exact.panels import CovariancePanels
 from twostagegp.engines.problem import Problem
 from twostagegp.errors import MemoryBudgetError, NumericalError
 from twostagegp.kernels import KERNELS, NamedKernel, WrappedKernel
+from twostagegp.pipeline.settings import MethodSettings, Settings
 from twostagegp.training.optimise import minimise
 
 N, D = 150, 3
@@ -24,10 +25,18 @@ N, D = 150, 3
 
 @pytest.fixture
 def in_blocks(monkeypatch):
-    """Blocks of 32 rows, for everything above 60 rows."""
-    monkeypatch.setattr(foresight, "LARGE_ROWS", 60)
+    """Blocks of 32 rows."""
     monkeypatch.setattr(blocked, "block_size", lambda n, device: 32)
     monkeypatch.setattr("twostagegp.engines.exact.panels.block_size", lambda n, device: 32)
+
+
+def blocked_engine(rows, **options):
+    """The exact engine with one matrix, made in blocks."""
+    return ExactEngine(rows, blocked_rows=60, **options)
+
+
+def blocked_settings(blocked_rows):
+    return Settings(method=MethodSettings(blocked_rows=blocked_rows))
 
 
 def make_rows(merged=False, groups=False, n=N, seed=0):
@@ -127,9 +136,9 @@ def test_a_fit_asks_for_the_memory_of_its_groups(monkeypatch):
     X, y = table()
     seen, whole = [], foresight.exact_bytes
 
-    def counted(n, device, itemsize=8, groups=()):
+    def counted(n, device, itemsize=8, groups=(), *others):
         seen.append(sorted(groups))
-        return whole(n, device, itemsize, groups)
+        return whole(n, device, itemsize, groups, *others)
 
     monkeypatch.setattr(foresight, "exact_bytes", counted)
     options = {"training": Training(steps=1), "random_state": 0, "objective": "loo"}
@@ -208,7 +217,7 @@ def test_training_ends_near_the_dense_optimum(in_blocks):
     rows = make_rows(n=400)
     kernel = NamedKernel("matern52", D)
     dense = minimise(Problem(kernel, rows, "loo"))
-    large = minimise(ExactEngine(rows).problem(kernel, "loo"))
+    large = minimise(blocked_engine(rows).problem(kernel, "loo"))
     assert large.value - dense.value < 1e-3
     np.testing.assert_allclose(large.parameters, dense.parameters, atol=0.3)
 
@@ -224,9 +233,8 @@ def test_a_large_posterior_predicts_what_a_small_one_does(groups, monkeypatch):
     X = torch.as_tensor(np.random.default_rng(7).normal(size=(300, D)))
     expected = [small.mean(X), small.variance(X), small.covariance(X[:5]), small.variance(X[:2])]
     held = small.heldout()
-    monkeypatch.setattr(foresight, "LARGE_ROWS", 60)
     monkeypatch.setattr(blocked, "block_size", lambda n, device: 32)
-    large = ExactEngine(rows).condition(kernel, parameters)
+    large = blocked_engine(rows).condition(kernel, parameters)
     found = [large.mean(X), large.variance(X), large.covariance(X[:5]), large.variance(X[:2])]
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
@@ -238,8 +246,8 @@ def test_a_large_posterior_predicts_what_a_small_one_does(groups, monkeypatch):
 def test_a_float32_factor_gives_float64_solutions(in_blocks):
     rows = make_rows(n=300)
     kernel, parameters = NamedKernel("rbf", D), np.array([0.5, 0.5, np.log(1e-3)])
-    whole = ExactEngine(rows).condition(kernel, parameters)
-    half = ExactEngine(rows, factor_dtype=torch.float32).condition(kernel, parameters)
+    whole = blocked_engine(rows).condition(kernel, parameters)
+    half = blocked_engine(rows, factor_dtype=torch.float32).condition(kernel, parameters)
     assert half.L.dtype == torch.float32
     scale = float(whole.alpha.abs().max())
     torch.testing.assert_close(half.alpha, whole.alpha, rtol=0.0, atol=1e-8 * scale)
@@ -248,8 +256,8 @@ def test_a_float32_factor_gives_float64_solutions(in_blocks):
     X = torch.as_tensor(np.random.default_rng(7).normal(size=(300, D)))
     torch.testing.assert_close(half.variance(X), whole.variance(X), rtol=0.0, atol=1e-3)
     torch.testing.assert_close(half.heldout().variance, whole.heldout().variance, rtol=1e-2, atol=0)
-    problem = ExactEngine(rows, factor_dtype=torch.float32).problem(kernel, "loo")
-    value, _ = ExactEngine(rows).problem(kernel, "loo")(parameters)
+    problem = blocked_engine(rows, factor_dtype=torch.float32).problem(kernel, "loo")
+    value, _ = blocked_engine(rows).problem(kernel, "loo")(parameters)
     assert problem(parameters)[0] == pytest.approx(value, rel=1e-3)
 
 
@@ -262,9 +270,9 @@ def test_a_part_of_the_rows_has_full_precision_where_it_fits():
 # --- the front doors -----------------------------------------------------------------------------
 
 
-def light():
+def light(settings=None):
     options = {"mean": "rbf", "variance": "rbf", "ard": False, "calibration": "scale"}
-    return TwoStageGPRegressor(**options, method="exact", random_state=0)
+    return TwoStageGPRegressor(**options, method="exact", random_state=0, settings=settings)
 
 
 def table(n=130, seed=0):
@@ -277,13 +285,9 @@ def test_a_fit_in_blocks_is_as_good_as_a_dense_one(monkeypatch, tmp_path):
     X, y = table()
     X_new, y_new = table(400, seed=1)
 
-    def fit():
-        return light().fit(X, y)
-
-    dense = fit()
-    monkeypatch.setattr(foresight, "LARGE_ROWS", 60)
+    dense = light().fit(X, y)
     monkeypatch.setattr(blocked, "block_size", lambda n, device: 64)
-    large = fit()
+    large = light(blocked_settings(60)).fit(X, y)
     losses = [-np.mean(model.predict_logpdf(X_new, y_new)) for model in (dense, large)]
     assert losses[1] < losses[0] + 0.03
     path = tmp_path / "model"
@@ -299,20 +303,22 @@ def test_a_fit_in_blocks_is_as_good_as_a_dense_one(monkeypatch, tmp_path):
 
 def test_a_fit_says_when_its_factor_is_float32(monkeypatch):
     X, y = table()
-    monkeypatch.setattr(foresight, "LARGE_ROWS", 100)
-    room = foresight.exact_bytes(130, torch.device("cpu"), 8) - 1
+    settings = blocked_settings(100)
+    room = foresight.exact_bytes(130, torch.device("cpu"), 8, blocked_rows=100) - 1
     monkeypatch.setattr(foresight, "available_bytes", lambda device: room)
-    model = light().fit(X, y)
+    model = light(settings).fit(X, y)
     assert "float32" in model.fit_report_.method_reason
     assert model.variance_.posterior.L.dtype == torch.float32
     assert np.isfinite(model.predict(X, return_std=True)).all()
-    single = ExactGPRegressor(training=Training(steps=3), random_state=0).fit(X, y)
+    single = ExactGPRegressor(training=Training(steps=3), random_state=0, settings=settings)
+    single.fit(X, y)
     assert np.isfinite(single.predict(X, return_std=True)).all()
     assert "float32" in single.fit_report_.method_reason
 
 
-def short_fit(X, Y):
-    return ExactGPRegressor(training=Training(steps=1), random_state=0).fit(X, Y)
+def short_fit(X, Y, settings=None):
+    model = ExactGPRegressor(training=Training(steps=1), random_state=0, settings=settings)
+    return model.fit(X, Y)
 
 
 def test_the_factors_of_all_targets_are_asked_for_before_the_first(monkeypatch):
@@ -343,10 +349,11 @@ def test_the_factors_of_all_targets_are_asked_for_before_the_first(monkeypatch):
 
 def test_all_targets_have_one_precision_where_float64_does_not_fit_for_all(monkeypatch):
     X, y = table()
-    monkeypatch.setattr(foresight, "LARGE_ROWS", 100)
-    room = foresight.exact_bytes(len(y), torch.device("cpu")) + len(y) ** 2 * 8 - 1
+    settings = blocked_settings(100)
+    own = foresight.exact_bytes(len(y), torch.device("cpu"), blocked_rows=100)
+    room = own + len(y) ** 2 * 8 - 1
     monkeypatch.setattr(foresight, "available_bytes", lambda device: room)
-    factors = [gp.L for gp in short_fit(X, np.column_stack([y, -y])).gp_]
+    factors = [gp.L for gp in short_fit(X, np.column_stack([y, -y]), settings).gp_]
     assert [L.dtype for L in factors] == [torch.float32] * 2
 
 

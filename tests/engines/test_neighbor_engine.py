@@ -80,7 +80,7 @@ def test_with_all_rows_the_objective_and_its_gradient_are_exact(objective, use_p
     kernel, parameters = both[0].kernel, both[0].parameters
     R = torch.linspace(0.1, 2.0, N, dtype=torch.float64) if objective == "heldout" else None
     engine = NeighborEngine(rows, n_neighbors=N, use_prior=use_prior)
-    problem = engine.local_problem(kernel, objective, parameters, torch.arange(N), R)
+    problem = engine.problem(kernel, objective, R, torch.arange(N), parameters)
     value, gradient = problem(parameters)
     exact = ExactEngine(rows, use_prior=use_prior).problem(kernel, objective, R)
     expected, slope = exact(parameters)
@@ -144,9 +144,7 @@ def test_the_heldout_objective_of_groups_is_exact_with_all_rows(kind):
     rows = make_rows(kind, grouped=True)
     R = torch.linspace(0.1, 2.0, N, dtype=torch.float64)
     engine = NeighborEngine(rows, n_neighbors=N)
-    value, gradient = engine.local_problem(KERNEL, "heldout", PARAMETERS, torch.arange(N), R)(
-        PARAMETERS
-    )
+    value, gradient = engine.problem(KERNEL, "heldout", R, torch.arange(N), PARAMETERS)(PARAMETERS)
     expected, slope = ExactEngine(rows).problem(KERNEL, "heldout", R)(PARAMETERS)
     assert value == pytest.approx(expected, abs=1e-8)
     np.testing.assert_allclose(gradient, slope, atol=1e-8)
@@ -174,7 +172,7 @@ def nearest(rows, kernel, i, k):
 def test_held_out_rows_equal_refits_on_their_nearest_others(name):
     rows, kernel = make_rows(), NamedKernel(name, 2, ard=True)
     index = torch.tensor([7, 0, 31, 12])
-    held = NeighborEngine(rows, n_neighbors=6).condition(kernel, PARAMETERS).heldout_rows(index)
+    held = NeighborEngine(rows, n_neighbors=6).condition(kernel, PARAMETERS).heldout(index)
     for at, i in enumerate(index.tolist()):
         near = nearest(rows, kernel, i, 6)
         mean, variance = refit(kernel, PARAMETERS, rows, near, rows.X[i : i + 1])
@@ -201,7 +199,7 @@ def test_held_out_copies_equal_refits_with_their_twins():
 
 def test_heldout_is_that_of_all_rows_in_order(rows):
     gp = NeighborEngine(rows, n_neighbors=6).condition(KERNEL, PARAMETERS)
-    some = gp.heldout_rows(torch.tensor([5, 2]))
+    some = gp.heldout(torch.tensor([5, 2]))
     assert torch.equal(gp.heldout().residual[[5, 2]], some.residual)
     assert torch.equal(gp.heldout().variance[[5, 2]], some.variance)
 
@@ -209,8 +207,8 @@ def test_heldout_is_that_of_all_rows_in_order(rows):
 def test_a_problem_over_some_rows_is_the_mean_density_of_them(rows):
     engine = NeighborEngine(rows, n_neighbors=6, use_prior=False)
     batch = torch.tensor([3, 14, 8, 30, 21])
-    value, _ = engine.local_problem(KERNEL, "loo", PARAMETERS, batch)(PARAMETERS)
-    held, some = engine.condition(KERNEL, PARAMETERS).heldout_rows(batch), rows.subset(batch)
+    value, _ = engine.problem(KERNEL, "loo", None, batch, PARAMETERS)(PARAMETERS)
+    held, some = engine.condition(KERNEL, PARAMETERS).heldout(batch), rows.subset(batch)
     squares = held.sum_of_squares(some) / held.variance
     total = 0.5 * (squares + some.c * (2.0 * math.pi * held.variance).log()).sum()
     assert value == pytest.approx(float(total / some.c.sum()), rel=1e-12)
@@ -218,7 +216,7 @@ def test_a_problem_over_some_rows_is_the_mean_density_of_them(rows):
 
 def test_a_problem_keeps_its_neighbours(rows, monkeypatch):
     engine = NeighborEngine(rows, n_neighbors=6)
-    problem = engine.local_problem(KERNEL, "loo", PARAMETERS, torch.arange(5))
+    problem = engine.problem(KERNEL, "loo", None, torch.arange(5), PARAMETERS)
     monkeypatch.setattr(TreeIndex, "query", None)
     moved = PARAMETERS + np.array([0.5, -0.5, 0.0, 0.0])
     step = 1e-5 * np.eye(4)

@@ -25,7 +25,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from twostagegp import Training, TwoStageGPClassifier, TwoStageGPWarning
 from twostagegp.classification.dirichlet import Dirichlet
 from twostagegp.classification.probability import sampled_softmax
-from twostagegp.classification.refits import REFIT_FOLDS
 from twostagegp.classification.table import make_table
 from twostagegp.classification.variance import ExactLatents, refit_latents, train_latents
 from twostagegp.errors import InputError
@@ -693,7 +692,7 @@ def test_refits_do_not_see_the_labels_of_the_fold():
     X, y, _ = blobs(60)
     table = make_table(X, y, 3, ["a", "b"], None, None, torch.device("cpu"), torch.float64)
     latents = ExactLatents(table, _trained(table))
-    folds = assign_folds(len(table), REFIT_FOLDS, np.random.default_rng(0))
+    folds = assign_folds(len(table), 5, np.random.default_rng(0))
     means, variances = refit_latents(table, latents, 1e-6, folds)
     assert means.shape == variances.shape == (60, 3)
     assert (variances > 0.0).all()

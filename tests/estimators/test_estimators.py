@@ -24,7 +24,7 @@ from twostagegp.engines.exact.engine import ExactPosterior
 from twostagegp.errors import InputError, MemoryBudgetError
 from twostagegp.estimators.prediction import check_covariance_size
 from twostagegp.kernels import KERNELS
-from twostagegp.pipeline.fit import TwoStageFit
+from twostagegp.pipeline.model import TwoStageFit
 from twostagegp.training.schedule import Training
 
 SMALL = ("rbf", "laplacian")

@@ -14,7 +14,7 @@ from sklearn.base import clone
 from twostagegp import ExactGPRegressor, GPNNRegressor, Training, TwoStageGPWarning
 from twostagegp.data.rows import Rows
 from twostagegp.engines.exact.engine import ExactEngine
-from twostagegp.engines.neighbors.engine import NeighborEngine
+from twostagegp.engines.neighbors.engine import NeighborEngine, NeighborPosterior
 from twostagegp.engines.problem import Problem
 from twostagegp.errors import InputError
 from twostagegp.estimators.gpnn import BlocksProblem, Whitening
@@ -196,18 +196,11 @@ def test_blocks_are_disjoint_parts_of_the_table(n, n_blocks, block_rows, sizes, 
 @pytest.mark.parametrize("rows", ["plain", "copies", "groups"])
 @pytest.mark.parametrize("n_calibration", [50, 1000])
 def test_calibrated_z_scores_have_mean_square_one(n_calibration, rows, monkeypatch):
-    asked, heldout_rows = [], NeighborEngine.condition
+    asked, heldout = [], NeighborPosterior.heldout
 
-    def recorded(self, kernel, parameters):
-        posterior = heldout_rows(self, kernel, parameters)
-        original = posterior.heldout_rows
-
-        def held(index, near=None):
-            asked.append(index)
-            return original(index, near)
-
-        posterior.heldout_rows = held
-        return posterior
+    def recorded(self, index):
+        asked.append(index)
+        return heldout(self, index)
 
     X, y = table(200)
     options = {}
@@ -217,14 +210,13 @@ def test_calibrated_z_scores_have_mean_square_one(n_calibration, rows, monkeypat
         options["groups"] = np.arange(200) // 4
     said = pytest.warns(TwoStageGPWarning, match="groups") if options else nullcontext()
     with monkeypatch.context() as context, said:
-        context.setattr(NeighborEngine, "condition", recorded)
+        context.setattr(NeighborPosterior, "heldout", recorded)
         model = gpnn(n_calibration=n_calibration).fit(X, y, **options)
     (index,) = asked
     assert len(index) == min(n_calibration, 200)
     assert len(torch.unique(index)) == len(index)
     gp, factor = model.gp_, model.fitted_.fits[0].factor
-    gp.__dict__.pop("heldout_rows")
-    held, own = gp.heldout_rows(index), gp.rows.subset(index)
+    held, own = gp.heldout(index), gp.rows.subset(index)
     z2 = held.sum_of_squares(own) / (factor * held.variance)
     assert float(z2.sum() / own.c.sum()) == pytest.approx(1.0)
     # The factor is on function and noise alike.
@@ -426,13 +418,13 @@ def test_without_calibration_nothing_holds_groups_out_of_blocks():
 
 
 def test_neighbours_are_trained_without_the_own_group(monkeypatch):
-    problems, local_problem = [], NeighborEngine.local_problem
+    problems, problem_of = [], NeighborEngine.problem
 
     def recorded(self, *args):
-        problems.append(local_problem(self, *args))
+        problems.append(problem_of(self, *args))
         return problems[-1]
 
-    monkeypatch.setattr(NeighborEngine, "local_problem", recorded)
+    monkeypatch.setattr(NeighborEngine, "problem", recorded)
     X, y, groups = shifted_groups()
     model = gpnn(hyperparameters="neighbors").fit(X, y, groups=groups)
     assert model.fit_report_.warnings == []

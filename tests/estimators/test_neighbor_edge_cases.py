@@ -12,10 +12,8 @@ from sklearn.linear_model import LinearRegression
 from twostagegp import TwoStageGPRegressor, TwoStageGPWarning
 from twostagegp.engines.neighbors.engine import NeighborPosterior
 from twostagegp.errors import NotFittableError, NumericalError
-from twostagegp.pipeline.mean import neighbor_build as neighbor_stages
-from twostagegp.pipeline.mean.models import NeighborMean
-
-pytestmark = pytest.mark.usefixtures("short_trees")
+from twostagegp.pipeline.mean import build
+from twostagegp.pipeline.mean.models import RidgeMean
 
 
 def test_repeated_rows():
@@ -99,7 +97,7 @@ def test_far_outside_the_prior_of_the_variance_and_the_rest_of_the_mean_return(n
     rest = [
         weight * float(part.predict(Z))
         for weight, part in zip(model.mean_.weights, model.mean_.models, strict=True)
-        if not isinstance(part, NeighborMean)
+        if not isinstance(part, RidgeMean)
     ]
     assert len(rest) == 3
     assert mean[0] == pytest.approx(scaling.y_mean + scaling.y_scale * sum(rest), rel=1e-9)
@@ -153,14 +151,14 @@ def test_a_regressor_that_takes_no_weights_is_said(witness):
 
 
 def test_one_kernel_that_fails_does_not_end_the_fit(monkeypatch):
-    original = neighbor_stages.tune_penalty
+    original = build.tune_penalty
 
-    def failing(engine, candidate, index):
+    def failing(engine, candidate, *args):
         if candidate.kernel.name == "rbf":
             raise NumericalError("made to fail")
-        original(engine, candidate, index)
+        original(engine, candidate, *args)
 
-    monkeypatch.setattr(neighbor_stages, "tune_penalty", failing)
+    monkeypatch.setattr(build, "tune_penalty", failing)
     model = neighbors(kernels=("rbf", "matern32")).fit(*table(100))
     failures = {row["kernel"]: row["failure"] for row in model.search_ if row["stage"] == "mean"}
     assert failures["rbf/loo"] == "made to fail"
@@ -168,14 +166,14 @@ def test_one_kernel_that_fails_does_not_end_the_fit(monkeypatch):
 
 def failing_at(monkeypatch, *penalties):
     """Held-out predictions that fail at some penalties (all, where none is given)."""
-    heldout_rows = NeighborPosterior.heldout_rows
+    heldout = NeighborPosterior.heldout
 
     def failing(self, *args):
         if not penalties or np.isclose(self.noise, penalties).any():
             raise NumericalError(f"made to fail at {self.noise:.0e}")
-        return heldout_rows(self, *args)
+        return heldout(self, *args)
 
-    monkeypatch.setattr(NeighborPosterior, "heldout_rows", failing)
+    monkeypatch.setattr(NeighborPosterior, "heldout", failing)
 
 
 @pytest.mark.parametrize("method", ["neighbors", "vecchia"])
@@ -195,16 +193,15 @@ def test_one_penalty_that_fails_does_not_end_the_fit(method, monkeypatch):
 
 
 def test_one_kernel_without_a_penalty_that_works_does_not_end_the_fit(monkeypatch):
-    original = neighbor_stages.MeanBuilder.classical
+    heldout = NeighborPosterior.heldout
 
-    def failing(self, candidate, index):
-        with monkeypatch.context() as context:
-            if candidate.kernel.name == "rbf":
-                failing_at(context)
-            return original(self, candidate, index)
+    def failing(self, *args):
+        if self.kernel.name == "rbf":
+            raise NumericalError("made to fail")
+        return heldout(self, *args)
 
-    monkeypatch.setattr(neighbor_stages.MeanBuilder, "classical", failing)
-    model = neighbors(mean=["rbf", "matern32"], kernels=("rbf", "matern32"))
+    monkeypatch.setattr(NeighborPosterior, "heldout", failing)
+    model = neighbors(kernels=("rbf", "matern32"), variance="matern32")
     model.set_params(mean="search", penalty=(1e-2, 1e-1)).fit(*table(100))
     assert model.mean_.label == "matern32/ridge"
     rows = {row["kernel"]: row for row in model.search_ if row["stage"] == "mean"}

@@ -5,14 +5,11 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from neighbor_fits import NOISE, neighbors, ridge, rms, same, table
+from neighbor_fits import LARGE, NOISE, SHORT_TREES, neighbors, ridge, rms, same, table
 from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from twostagegp.engines.exact.engine import ExactEngine
-
-pytestmark = pytest.mark.usefixtures("short_trees")
-
 
 # --- invariances ---------------------------------------------------------------------------------
 
@@ -57,9 +54,9 @@ def test_order_of_rows_with_trees():
     same(one, two, X, rtol=1e-6, atol=1e-6)
 
 
-def test_same_random_state_same_result(large):
+def test_same_random_state_same_result():
     X, y = table(400)
-    options = {"kernels": ("rbf", "laplacian"), "ard": "both", "random_state": 3}
+    options = {"kernels": ("rbf", "laplacian"), "ard": "both", "random_state": 3, "settings": LARGE}
     same(neighbors(**options).fit(X, y), neighbors(**options).fit(X, y), X, rtol=0, atol=0)
     other = neighbors(**{**options, "random_state": 4}).fit(X, y)
     assert np.any(other.predict(X) != neighbors(**options).fit(X, y).predict(X))
@@ -151,18 +148,17 @@ TREES = HistGradientBoostingRegressor(max_iter=20, min_samples_leaf=3)
         pytest.param(TREES, True, id="large-trees", marks=pytest.mark.slow),
     ],
 )
-def test_rows_of_a_group_do_not_help_to_predict_it(mean, is_large, request):
-    if is_large:
-        request.getfixturevalue("large")
+def test_rows_of_a_group_do_not_help_to_predict_it(mean, is_large):
+    settings = LARGE if is_large else SHORT_TREES
     X, y, groups = shifted_groups()
-    model = neighbors(mean=mean, variance="rbf").fit(X, y, groups=groups)
+    model = neighbors(mean=mean, variance="rbf", settings=settings).fit(X, y, groups=groups)
     aware = rms(model.mean_.heldout_residuals)
     assert aware > 0.9  # there is nothing to learn about a new group
     low, high = model.predict_interval(np.random.default_rng(9).normal(size=(2000, 2))).T
     new = np.random.default_rng(8).normal(size=2000)
     assert 0.9 < np.mean((low < new) & (new < high)) < 0.995
     if mean == "rbf":
-        blind = neighbors(mean=mean, variance="rbf").fit(X, y)
+        blind = neighbors(mean=mean, variance="rbf", settings=settings).fit(X, y)
         assert rms(blind.mean_.heldout_residuals) < 0.1
 
 
@@ -187,10 +183,10 @@ def merged_groups(model):
     return model.fitted_.data[0].merged.groups
 
 
-def test_a_weight_is_a_number_of_repeats_for_kernels(large):
+def test_a_weight_is_a_number_of_repeats_for_kernels():
     X, y = table(300)
     counts = np.random.default_rng(2).integers(0, 4, size=300)
-    model = neighbors(mean=["rbf", "laplacian"], ard="both", calibration="scale")
+    model = neighbors(mean=["rbf", "laplacian"], ard="both", calibration="scale", settings=LARGE)
     weighted = clone(model).fit(X, y, sample_weight=counts)
     repeated = clone(model).fit(np.repeat(X, counts, axis=0), np.repeat(y, counts))
     same(weighted, repeated, X, rtol=2e-2, atol=1e-3)

@@ -1,18 +1,18 @@
 """Which method a table gets, and Vecchia's likelihood among them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from neighbor_fits import make_rows, neighbors, ridge, rms, same, table
+from neighbor_fits import LARGE, SHORT_TREES, make_rows, neighbors, ridge, rms, same, table
 
 from twostagegp.engines import choice
 from twostagegp.engines import memory as foresight
 from twostagegp.engines.exact.engine import ExactEngine
 from twostagegp.engines.neighbors.engine import NeighborEngine
 from twostagegp.kernels import NamedKernel
-
-pytestmark = pytest.mark.usefixtures("short_trees")
-
+from twostagegp.pipeline.settings import MethodSettings
 
 # --- which method --------------------------------------------------------------------------------
 
@@ -23,22 +23,27 @@ def test_auto_takes_the_exact_method_for_small_tables():
     assert report.method_reason == "100 distinct rows: about 0 s"
 
 
-def test_auto_takes_neighbours_where_the_exact_method_would_take_too_long(monkeypatch):
+def patient(seconds):
+    """Settings under which an exact fit may take so many seconds."""
+    return replace(SHORT_TREES, method=MethodSettings(exact_seconds=seconds))
+
+
+def test_auto_takes_neighbours_where_the_exact_method_would_take_too_long():
     X, y = table(100)
     seconds = choice.exact_seconds(100, torch.device("cpu"))
-    monkeypatch.setattr(choice, "_PATIENCE", 0.99 * seconds)
-    model = ridge(method="auto").fit(X, y)
+    model = ridge(method="auto", settings=patient(0.99 * seconds)).fit(X, y)
     assert model.fit_report_.method == "neighbors"
     assert "an exact fit of 100 distinct rows would take about" in model.fit_report_.method_reason
     same(model, ridge().fit(X, y), X, rtol=0, atol=0)
-    monkeypatch.setattr(choice, "_PATIENCE", 1.01 * seconds)
-    assert ridge(method="auto").fit(X, y).fit_report_.method == "exact"
+    model = ridge(method="auto", settings=patient(1.01 * seconds)).fit(X, y)
+    assert model.fit_report_.method == "exact"
 
 
-def test_auto_counts_distinct_rows(monkeypatch):
+def test_auto_counts_distinct_rows():
     X, y = table(100)
-    monkeypatch.setattr(choice, "_PATIENCE", choice.exact_seconds(100, torch.device("cpu")))
-    model = ridge(method="auto").fit(np.vstack([X, X]), np.append(y, y + 0.1))
+    settings = patient(choice.exact_seconds(100, torch.device("cpu")))
+    model = ridge(method="auto", settings=settings)
+    model.fit(np.vstack([X, X]), np.append(y, y + 0.1))
     assert model.fit_report_.method == "exact"
 
 
@@ -73,7 +78,7 @@ ORDER = torch.as_tensor(np.random.default_rng(5).permutation(40))
 def test_with_all_rows_before_it_vecchias_likelihood_is_the_exact_one(kind, use_prior, name):
     rows, kernel = make_rows(kind), NamedKernel(name, 2, ard=True)
     engine = NeighborEngine(rows, n_neighbors=40, use_prior=use_prior, order=ORDER)
-    problem = engine.local_problem(kernel, "nll", PARAMETERS, torch.arange(40))
+    problem = engine.problem(kernel, "nll", None, torch.arange(40), PARAMETERS)
     exact = ExactEngine(rows, use_prior=use_prior).problem(kernel, "nll")
     for parameters in (PARAMETERS, PARAMETERS + np.array([0.5, -0.3, 0.2, 1.0])):
         value, gradient = problem(parameters)
@@ -120,7 +125,7 @@ def test_vecchia_is_another_way_to_train():
     assert 0.9 < np.mean((low < target) & (target < high)) < 0.98
 
 
-def test_vecchia_on_a_large_table(large):
+def test_vecchia_on_a_large_table():
     X, y = table(500)
-    model = neighbors(method="vecchia").fit(X, y, groups=np.arange(500) // 2)
+    model = neighbors(method="vecchia", settings=LARGE).fit(X, y, groups=np.arange(500) // 2)
     assert model.score(*table(500, seed=9)) > 0.8

@@ -5,16 +5,13 @@ import pickle
 import gpytorch.kernels as gk
 import numpy as np
 import pytest
-from neighbor_fits import is_sane, neighbors, ridge, rms, same, table, truth
+from neighbor_fits import LARGE, SHORT_TREES, is_sane, neighbors, ridge, rms, same, table, truth
 from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import LinearRegression, Ridge
 
 from twostagegp import Training, TwoStageGPRegressor
 from twostagegp.errors import InputError
-
-pytestmark = pytest.mark.usefixtures("short_trees")
-
 
 SUM = gk.ScaleKernel(gk.RBFKernel()) + gk.ScaleKernel(gk.LinearKernel())
 
@@ -57,10 +54,10 @@ def test_every_mean_learns(method, mean):
     ],
     ids=["ard", "list", "vecchia"],
 )
-def test_gpytorch_kernels_learn(method, mean, large):
+def test_gpytorch_kernels_learn(method, mean):
     X, y = table(60)
     new = table(100, seed=9)[0]
-    model = ridge(method=method, mean=mean, n_neighbors=10).fit(X, y)
+    model = ridge(method=method, mean=mean, n_neighbors=10, settings=LARGE).fit(X, y)
     assert rms(model.predict(new) - truth(new)) < 0.9 * truth(new).std()
     assert is_sane(model, np.vstack([X, new + 50.0]))
     again = pickle.loads(pickle.dumps(model))
@@ -106,9 +103,9 @@ def test_every_variance(variance, ard):
 
 @pytest.mark.parametrize("variance", [gk.RBFKernel(), ["matern32", SUM]], ids=["one", "list"])
 @pytest.mark.parametrize("ard", [False, "both"])
-def test_gpytorch_variances(variance, ard, large):
+def test_gpytorch_variances(variance, ard):
     X, y = table(60)
-    model = ridge(variance=variance, ard=ard, n_neighbors=10).fit(X, y)
+    model = ridge(variance=variance, ard=ard, n_neighbors=10, settings=LARGE).fit(X, y)
     tried = [row["kernel"] for row in model.search_ if row["stage"] == "variance"]
     assert len(tried) == (2 if isinstance(variance, list) else 1)
     assert is_sane(model, np.vstack([X, X + 50.0]))
@@ -197,11 +194,10 @@ def test_the_ratio_test_on_a_grid_of_penalties(short_search):
 @pytest.mark.parametrize("calibration", ["local", "scale", None])
 @pytest.mark.parametrize("residuals", ["heldout", "insample"])
 @pytest.mark.parametrize("is_large", [False, True], ids=["small", "large"])
-def test_residuals_and_calibration(residuals, calibration, is_large, request):
-    if is_large:
-        request.getfixturevalue("large")
+def test_residuals_and_calibration(residuals, calibration, is_large):
+    settings = LARGE if is_large else SHORT_TREES
     X, y = table(300)
-    model = ridge(residuals=residuals, calibration=calibration).fit(X, y)
+    model = ridge(residuals=residuals, calibration=calibration, settings=settings).fit(X, y)
     assert is_sane(model, X)
     assert len(model.calibration_.z) == (150 if is_large else 300)
     if calibration is None:

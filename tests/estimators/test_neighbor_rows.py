@@ -12,7 +12,10 @@ from sklearn.linear_model import LinearRegression
 
 from twostagegp.data.rows import lexicographic_order, merge_rows
 from twostagegp.pipeline.mean.crossfit import RegressorMean
-from twostagegp.pipeline.mean.models import PENALTY_SHIFTS, best_shift
+from twostagegp.pipeline.mean.penalty import best_shift
+from twostagegp.pipeline.settings import DEFAULTS
+
+SHIFTS = DEFAULTS.mean.penalty_shifts
 
 
 @settings(deadline=None, max_examples=30)
@@ -101,12 +104,12 @@ def test_without_a_refit_the_model_of_the_only_fold_predicts(witness):
 
 @pytest.mark.parametrize("best", [-1.6, -1.0, -0.3, 0.0, 0.4])
 def test_the_best_shift_is_the_bottom_of_a_parabola(best):
-    errors = [2.0 + 3.0 * (shift - best) ** 2 for shift in PENALTY_SHIFTS]
+    errors = [2.0 + 3.0 * (shift - best) ** 2 for shift in SHIFTS]
     at_the_edge = best < -1.5
-    assert best_shift(errors) == pytest.approx(PENALTY_SHIFTS[0] if at_the_edge else best)
+    assert best_shift(errors, SHIFTS) == pytest.approx(SHIFTS[0] if at_the_edge else best)
 
 
 def test_shifts_that_failed_are_not_taken():
-    assert best_shift([math.inf, 1.0, 2.0, 3.0]) == PENALTY_SHIFTS[1]
-    assert best_shift([3.0, 2.0, 1.0, math.inf]) == PENALTY_SHIFTS[2]
-    assert best_shift([1.0, 1.0, 1.0, 1.0]) == PENALTY_SHIFTS[0]
+    assert best_shift([math.inf, 1.0, 2.0, 3.0], SHIFTS) == SHIFTS[1]
+    assert best_shift([3.0, 2.0, 1.0, math.inf], SHIFTS) == SHIFTS[2]
+    assert best_shift([1.0, 1.0, 1.0, 1.0], SHIFTS) == SHIFTS[0]

@@ -41,6 +41,7 @@ from twostagegp.kernels import NamedKernel
 from twostagegp.numerics.linalg import extended_cholesky
 from twostagegp.pipeline.calibration.local_scale import Situation
 from twostagegp.pipeline.mean.models import ConstantMean, RidgeMean
+from twostagegp.pipeline.settings import MethodSettings, Settings
 
 RNG = np.random.default_rng(5)
 N, M = 48, 14
@@ -506,14 +507,14 @@ def test_memory_is_asked_for_before_it_is_taken(fitted, monkeypatch):
     check(model, *moments(model, X, Y))
 
 
-def test_an_update_of_many_rows_is_made_anew_where_it_cannot_grow(fitted, monkeypatch):
-    """Above LARGE_ROWS one matrix does, where extending the factor would hold five."""
-    model = fitted("two stages")
+def test_an_update_of_many_rows_is_made_anew_where_it_cannot_grow(monkeypatch):
+    """Above blocked_rows one matrix does, where extending the factor would hold five."""
+    settings = Settings(method=MethodSettings(blocked_rows=20))
+    model = two_stage(settings=settings).fit(X[:N], Y[:N])
     expected = moments(model, X, Y)
-    monkeypatch.setattr(foresight, "LARGE_ROWS", 20)
     monkeypatch.setattr(foresight, "_CHUNK_ENTRIES", {"cpu": 64})
     monkeypatch.setattr("twostagegp.engines.exact.blocked._LIVE_PANELS", 1)
-    room = foresight.exact_bytes(N + M, torch.device("cpu"))
+    room = foresight.exact_bytes(N + M, torch.device("cpu"), blocked_rows=20)
     assert room < 5 * 8 * (N + M) ** 2
     monkeypatch.setattr(foresight, "available_bytes", lambda device: room)
     grown = []
@@ -544,13 +545,6 @@ def test_a_constant_model_has_nothing_to_keep():
 def test_a_classifier_says_what_to_do():
     with pytest.raises(InputError, match="call fit with all rows"):
         TwoStageGPClassifier().update(X, Y > 0)
-
-
-@pytest.mark.slow
-def test_a_sparse_model_says_what_to_do():
-    model = near(method="svgp", mean="rbf", variance="rbf").fit(X[:N], Y[:N])
-    with pytest.raises(InputError, match="Call fit with all rows, or use method='neighbors'"):
-        model.update(X[N:], Y[N:])
 
 
 def test_an_unfitted_model_is_refused():

@@ -14,6 +14,7 @@ from twostagegp.pipeline.calibration.local_scale import (
     Situation,
     _members,
 )
+from twostagegp.pipeline.settings import LocalScaleSettings
 
 pytest.importorskip("botorch")
 
@@ -96,7 +97,9 @@ class TestPosterior:
         z = np.exp(X[:, 0]) * rng.normal(size=n)
         rows = np.arange(n)
         cases = Cases.of(z, np.ones(n), rows, rows % 5, None, 1.0, rng)
-        members = _members(situation, z, cases, None, 0, rng)
+        members = _members(
+            situation, z, cases, None, 0, rng, LocalScaleSettings(), torch.device("cpu")
+        )
         assert len(members) == 3  # two ridges and the trees
         combination = Combination(np.array([0.5, 0.6, 0.7]), 0.1, 0.2)
         local = LocalScale(members, combination, np.ones(n), 2.0, 0.5, telling)

@@ -13,7 +13,6 @@ from twostagegp import (
     search_kernel,
 )
 from twostagegp.data.rows import Rows
-from twostagegp.engines import memory as foresight
 from twostagegp.engines.batched_problem import Extras, ProblemBatch
 from twostagegp.engines.exact.engine import ExactEngine
 from twostagegp.engines.neighbors.engine import NeighborEngine
@@ -138,7 +137,7 @@ def test_densities_of_neighbours(name, objective, weights):
         engine = NeighborEngine(rows, 30, order=torch.arange(len(rows), device=device))
         batch = torch.arange(0, 2000, 7, device=device)
         R = rows.t[batch].square() if objective == "heldout" else None
-        results.append(engine.local_problem(kernel, objective, parameters, batch, R)(parameters))
+        results.append(engine.problem(kernel, objective, R, batch, parameters)(parameters))
     assert results[1][0] == pytest.approx(results[0][0], rel=1e-9)
     np.testing.assert_allclose(results[1][1], results[0][1], rtol=1e-6, atol=1e-9)
 
@@ -203,15 +202,14 @@ def test_a_text_encoder():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
-def test_a_factor_in_blocks(dtype, monkeypatch):
-    monkeypatch.setattr(foresight, "LARGE_ROWS", 100)
+def test_a_factor_in_blocks(dtype):
     rng = np.random.default_rng(0)
     X = torch.as_tensor(rng.normal(size=(700, D)))
     t, one = torch.sin(X[:, 0]), torch.ones(700, dtype=torch.float64)
     rows = Rows(X, t, one, 0.0 * one, 0.0 * one)
     kernel, parameters = NamedKernel("matern32", D, ard=True), np.array([0.1, 0.3, 0.5, 0.0, -3.0])
-    here = ExactEngine(rows).condition(kernel, parameters)
-    there = ExactEngine(rows.to(torch.device("cuda")), factor_dtype=dtype)
+    here = ExactEngine(rows, blocked_rows=100).condition(kernel, parameters)
+    there = ExactEngine(rows.to(torch.device("cuda")), factor_dtype=dtype, blocked_rows=100)
     posterior = there.condition(kernel, parameters)
     assert posterior.L.dtype == dtype
     loose = {"rtol": 1e-8, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 1e-3, "atol": 1e-4}
@@ -224,7 +222,8 @@ def test_a_factor_in_blocks(dtype, monkeypatch):
     torch.testing.assert_close(held.residual.cpu(), right.residual, **loose)
     torch.testing.assert_close(held.variance.cpu(), right.variance, **loose)
     expected, found = (
-        engine.problem(kernel, "loo")(parameters) for engine in (ExactEngine(rows), there)
+        engine.problem(kernel, "loo")(parameters)
+        for engine in (ExactEngine(rows, blocked_rows=100), there)
     )
     assert found[0] == pytest.approx(expected[0], rel=1e-8 if dtype == torch.float64 else 1e-3)
     np.testing.assert_allclose(

@@ -290,7 +290,7 @@ class TestParts:
         assert scale_from_quantile(self.Z, repeats, level=0.5) == pytest.approx(middle)
 
     def test_the_record_of_one_factor(self):
-        part = calibrate_scale(self.Z, np.ones(19), "a reason")
+        part = calibrate_scale(self.Z, np.ones(19), note="a reason")
         factor = (19 / stats.norm.ppf(0.975)) ** 2
         assert (part.kind, part.note, part.local) == ("scale", "a reason", None)
         assert part.factor == pytest.approx(factor)

@@ -8,8 +8,6 @@ from scipy.optimize import minimize
 
 from twostagegp.pipeline.calibration import local_scale
 from twostagegp.pipeline.calibration.local_scale import (
-    FEWEST_ROWS,
-    LARGEST_WEIGHT,
     Cases,
     Combination,
     Situation,
@@ -18,6 +16,7 @@ from twostagegp.pipeline.calibration.local_scale import (
     log_squares,
 )
 from twostagegp.pipeline.mean.crossfit import assign_folds
+from twostagegp.pipeline.settings import DEFAULTS, LocalScaleSettings
 
 
 def situation(X, seed=0):
@@ -26,13 +25,13 @@ def situation(X, seed=0):
     return Situation(X, np.sin(X[:, 0]), np.full(n, 0.04), 0.01 + 0.02 * rng.random(n))
 
 
-def fit(X, z, weight=None, inverse=None, groups=None, share=1.0, seed=0, where=None):
+def fit(X, z, weight=None, inverse=None, groups=None, share=1.0, seed=0, where=None, **options):
     n = len(z)
     inverse = np.arange(n) if inverse is None else inverse
     folds = assign_folds(int(inverse.max()) + 1, 5, np.random.default_rng(seed), groups)
     weight = np.ones(n) if weight is None else np.asarray(weight, dtype=float)
     where = situation(X) if where is None else where
-    return fit_local_scale(where, z, weight, inverse, folds, groups, share, None, seed)
+    return fit_local_scale(where, z, weight, inverse, folds, groups, share, None, seed, **options)
 
 
 def wavy(X):
@@ -99,7 +98,9 @@ class TestCombine:
         rng = np.random.default_rng(seed)
         for size in (1e-3, 1e-2, 0.1, 1.0):
             for _ in range(20):
-                a = np.clip(found.a + size * rng.normal(size=2), 0.0, LARGEST_WEIGHT)
+                a = np.clip(
+                    found.a + size * rng.normal(size=2), 0.0, DEFAULTS.local_scale.largest_weight
+                )
                 b = found.b * math.exp(size * rng.normal())
                 b = min(max(b, overall / weight.sum()), overall)
                 c = found.c + size * rng.normal()
@@ -233,11 +234,13 @@ class TestWhatIsFound:
             assert weight @ (z**2 / g) / weight.sum() == pytest.approx(1.0)
 
     def test_few_rows_have_one_factor(self):
-        X, z = table(FEWEST_ROWS - 1)
+        X, z = table(DEFAULTS.local_scale.fewest_rows - 1)
         model = fit(X, z)
         assert model.label == "none"
         np.testing.assert_allclose(model.factor(situation(X)), np.mean(z**2))
-        assert fit(*table(FEWEST_ROWS)).factor(situation(X)).shape == (FEWEST_ROWS - 1,)
+        assert fit(*table(DEFAULTS.local_scale.fewest_rows)).factor(situation(X)).shape == (
+            DEFAULTS.local_scale.fewest_rows - 1,
+        )
 
     def test_far_away_it_stays_finite(self):
         X, z = table(300)
@@ -356,18 +359,15 @@ class TestRows:
         assert np.corrcoef(np.log(aware + 1e-9 * np.arange(400)), np.log(sigma))[0, 1] < 0.4
 
     @pytest.mark.parametrize("size", [25, 60, 240])
-    def test_groups_of_any_size(self, size, monkeypatch):
-        monkeypatch.setattr(local_scale, "RIDGE_ROWS", 50)
-        monkeypatch.setattr(local_scale, "TRAINING_ROWS", 30)
+    def test_groups_of_any_size(self, size):
+        settings = LocalScaleSettings(ridge_rows=50, training_rows=30)
         X, z = table(480, d=2)
-        model = fit(X, z, groups=np.arange(480) // size)
+        model = fit(X, z, groups=np.arange(480) // size, settings=settings)
         assert np.isfinite(model.heldout_factor).all()
         assert (model.factor(situation(X)) > 0.0).all()
 
-    def test_more_rows_than_the_ridges_take(self, monkeypatch):
-        monkeypatch.setattr(local_scale, "RIDGE_ROWS", 200)
-        monkeypatch.setattr(local_scale, "TRAINING_ROWS", 100)
+    def test_more_rows_than_the_ridges_take(self):
         X, z = table(500)
-        model = fit(X, z)
+        model = fit(X, z, settings=LocalScaleSettings(ridge_rows=200, training_rows=100))
         new, _ = table(1000, seed=1)
         assert np.corrcoef(np.log(model.factor(situation(new))), np.log(wavy(new)))[0, 1] > 0.85

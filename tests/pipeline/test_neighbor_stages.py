@@ -1,18 +1,16 @@
 """The method for large tables on small ones: accuracy, honesty, what is held out and shared."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from neighbor_fits import NOISE, TREES, Witness, is_sane, neighbors, ridge, rms, table, truth
+from neighbor_fits import LARGE, NOISE, Witness, is_sane, neighbors, ridge, rms, table, truth
 from threadpoolctl import threadpool_info
 
 from twostagegp import TwoStageGPRegressor
-from twostagegp.engines.neighbors.engine import NeighborEngine
-from twostagegp.pipeline.mean import neighbor_build as neighbor_stages
-from twostagegp.pipeline.mean.models import ConstantMean, NeighborMean
-from twostagegp.pipeline.mean.neighbor_build import Sample
-
-pytestmark = pytest.mark.usefixtures("short_trees")
-
+from twostagegp.pipeline.held_rows import HeldRows
+from twostagegp.pipeline.mean.models import ConstantMean, RidgeMean
+from twostagegp.pipeline.settings import DEFAULTS
 
 # --- how good it is ------------------------------------------------------------------------------
 
@@ -39,11 +37,11 @@ def test_intervals_hold_on_fresh_rows(fitted, fresh):
 @pytest.mark.parametrize(
     "seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
 )
-def test_pure_noise_is_left_alone(seed, monkeypatch):
-    monkeypatch.setattr(neighbor_stages, "boosted_trees", TREES)
+def test_pure_noise_is_left_alone(seed):
     rng = np.random.default_rng(seed)
     X, y = rng.normal(size=(1500, 4)), rng.normal(size=1500)
-    model = neighbors(kernels=("laplacian",), ard=True, random_state=seed).fit(X, y)
+    model = neighbors(kernels=("laplacian",), ard=True, random_state=seed, settings=None)
+    model.fit(X, y)
     new, noise = rng.normal(size=(20_000, 4)), rng.normal(size=20_000)
     assert rms(noise - model.predict(new)) < 1.003 * rms(noise - y.mean())
     assert 0.9 < np.median(model.predict(new, return_std=True)[1]) < 1.1
@@ -51,13 +49,13 @@ def test_pure_noise_is_left_alone(seed, monkeypatch):
 
 def test_the_stack_has_convex_weights_and_few_ridges(fitted):
     mean = fitted.mean_
-    ridges = [m for m in mean.models if isinstance(m, NeighborMean)]
-    assert 1 <= len(ridges) <= neighbor_stages.RIDGES
+    ridges = [m for m in mean.models if isinstance(m, RidgeMean)]
+    assert 1 <= len(ridges) <= DEFAULTS.sample.most_ridges
     assert [m.label for m in mean.models[-2:]] == ["HistGradientBoostingRegressor", "constant"]
     assert mean.weights.min() >= 0.0
     assert mean.weights.sum() == pytest.approx(1.0)
     weights = mean.weights[: len(ridges)]
-    assert (weights >= neighbor_stages.LEAST_WEIGHT).all()
+    assert (weights >= DEFAULTS.sample.least_ridge_weight).all()
 
 
 def test_the_report_says_what_was_done(fitted):
@@ -78,17 +76,17 @@ def test_the_report_says_what_was_done(fitted):
 # --- large tables --------------------------------------------------------------------------------
 
 
-def test_a_large_table_is_learned_too(large):
-    model = neighbors(kernels=("rbf", "matern32"), ard="both").fit(*table(900))
+def test_a_large_table_is_learned_too():
+    model = neighbors(kernels=("rbf", "matern32"), ard="both", settings=LARGE).fit(*table(900))
     X, y = table(4000, seed=9)
     assert rms(model.predict(X) - y) < 1.1 * NOISE
     low, high = model.predict_interval(X).T
     assert 0.9 < np.mean((low < y) & (y < high)) < 0.98
 
 
-def test_only_a_sample_is_held_out(large):
+def test_only_a_sample_is_held_out():
     X, y = table(500)
-    model = neighbors().fit(X, y)
+    model = neighbors(settings=LARGE).fit(X, y)
     assert model.mean_.heldout_residuals.shape == model.calibration_.z.shape == (150,)
     assert model.variance_.heldout_variance.shape == (150,)
     for part in model.mean_.models:
@@ -98,14 +96,14 @@ def test_only_a_sample_is_held_out(large):
     assert len(model.variance_.posterior.rows) == 500
 
 
-def test_the_samples_residuals_are_its_own(large):
+def test_the_samples_residuals_are_its_own():
     X, y = table(500)
     X[3:8], y[3:8] = X[2], y[2] + np.arange(5.0)  # several copies of one row
-    model = ridge(mean=["rbf", "constant"]).fit(X, y)
+    model = ridge(mean=["rbf", "constant"], settings=LARGE).fit(X, y)
     data = model.fitted_.data[0]
     # What the fit has drawn, drawn once more.
     seed = int(np.random.RandomState(0).randint(2**31 - 1))
-    sample = Sample.draw(data, np.random.default_rng(seed))
+    sample = HeldRows.draw(data, 150, np.random.default_rng(seed))
     expected = ConstantMean(data.merged).heldout_residuals[sample.table_rows]
     np.testing.assert_array_equal(model.mean_.models[-1].heldout_residuals, expected)
     gp = model.mean_.models[0]
@@ -114,28 +112,14 @@ def test_the_samples_residuals_are_its_own(large):
     np.testing.assert_allclose(gp.heldout_residuals, unmerged[sample.table_rows], atol=1e-10)
 
 
-def test_training_looks_for_neighbours_in_a_pool(large, monkeypatch):
-    sizes, subset = [], NeighborEngine.subset
-
-    def recorded(self, index):
-        sizes.append(len(index))
-        return subset(self, index)
-
-    monkeypatch.setattr(NeighborEngine, "subset", recorded)
-    ridge().fit(*table(500))
-    assert sizes == [400]
-    ridge().fit(*table(300))
-    assert sizes == [400]
-
-
 @pytest.mark.parametrize(
     ("n", "fits"),
     [(50, [40] * 5 + [50]), (99, [66] * 3 + [99]), (540, [390, 540]), (600, [450])],
     ids=["small", "medium", "larger", "large"],
 )
-def test_a_regressor_is_fitted_the_less_often_the_larger_the_table(large, witness, n, fits):
+def test_a_regressor_is_fitted_the_less_often_the_larger_the_table(witness, n, fits):
     X, y = table(n)
-    model = ridge(mean=witness).fit(X, y)
+    model = ridge(mean=witness, settings=LARGE).fit(X, y)
     assert [len(seen) for seen in Witness.seen] == fits
     t = model.fitted_.data[0].merged.y
     held = model.mean_.heldout_residuals
@@ -155,14 +139,12 @@ def test_a_regressor_is_fitted_the_less_often_the_larger_the_table(large, witnes
     [(150, 1, 1), (10, 5, 1), (150, 5, 4), (150, 300, 3)],
     ids=["single", "few", "many", "halves"],
 )
-def test_a_regressor_never_sees_the_groups_it_predicts(
-    large, witness, sample, size, fits, monkeypatch
-):
+def test_a_regressor_never_sees_the_groups_it_predicts(witness, sample, size, fits):
     """They are left out once where that leaves most rows, and cross-fitted elsewhere."""
-    monkeypatch.setattr(neighbor_stages, "SAMPLE_ROWS", sample)
+    settings = replace(LARGE, sample=replace(LARGE.sample, rows=sample))
     X, y = table(600)
     groups = np.arange(600) // size
-    model = ridge(mean=witness).fit(X, y, groups=groups)
+    model = ridge(mean=witness, settings=settings).fit(X, y, groups=groups)
     assert len(Witness.seen) == fits
     t, expected = model.fitted_.data[0].merged.y, np.full(600, np.inf)
     for seen in Witness.seen[: max(1, fits - 1)]:
@@ -186,28 +168,28 @@ class Counted(Witness):
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
 @pytest.mark.parametrize("rows", [100, 50])
-def test_a_regressor_gets_as_many_threads_as_the_fit(large, witness, rows, n_jobs, monkeypatch):
+def test_a_regressor_gets_as_many_threads_as_the_fit(witness, rows, n_jobs):
     """One up to so many rows, and never more than were asked for."""
-    monkeypatch.setattr(neighbor_stages, "ONE_THREAD_ROWS", 99)
+    settings = replace(LARGE, sample=replace(LARGE.sample, one_thread_rows=99))
     before = [found["num_threads"] for found in threadpool_info()]
-    ridge(mean=Counted(), n_jobs=n_jobs).fit(*table(rows))
+    ridge(mean=Counted(), n_jobs=n_jobs, settings=settings).fit(*table(rows))
     assert Witness.seen
     assert all(seen == {n_jobs if rows == 100 else 1} for seen in Witness.seen)
     assert [found["num_threads"] for found in threadpool_info()] == before
 
 
-def test_a_large_table_with_few_distinct_rows(large):
+def test_a_large_table_with_few_distinct_rows():
     """More rows than a cross-fit takes, fewer distinct ones than a sample."""
     X, y = table(120)
     X, y = np.repeat(X, 5, axis=0), np.repeat(y, 5)
     y = y + NOISE * np.random.default_rng(1).normal(size=600)
-    model = neighbors().fit(X, y)
+    model = neighbors(settings=LARGE).fit(X, y)
     assert is_sane(model, X)
 
 
-def test_a_sample_that_is_most_of_the_table_leaves_enough_to_a_regressor(large, witness):
+def test_a_sample_that_is_most_of_the_table_leaves_enough_to_a_regressor(witness):
     X, y = table(160)
-    ridge(mean=witness).fit(X, y)
+    ridge(mean=witness, settings=LARGE).fit(X, y)
     assert min(len(seen) for seen in Witness.seen) >= 80
 
 
@@ -230,7 +212,7 @@ def test_the_variance_shares_the_means_metric(searches):
 
 def test_neighbours_are_searched_once_a_metric(fitted, searches):
     X = table(50, 3, seed=5)[0]
-    ridges = [m.posterior for m in fitted.mean_.models if isinstance(m, NeighborMean)]
+    ridges = [m.posterior for m in fitted.mean_.models if isinstance(m, RidgeMean)]
     metrics = {gp.metric for gp in ridges}
     assert fitted.variance_.posterior.metric in metrics
     fitted.predict(X, return_std=True)

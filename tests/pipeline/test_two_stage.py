@@ -8,9 +8,9 @@ from sklearn.neighbors import KNeighborsRegressor
 
 from twostagegp import ExactGPRegressor, Training, TwoStageGPRegressor, TwoStageGPWarning
 from twostagegp.kernels import make_kernel
-from twostagegp.pipeline.mean.build import _of_both_forms
-from twostagegp.pipeline.mean.models import rank_by_loo_error, rank_by_unseen_error
-from twostagegp.training.ladder import Candidate
+from twostagegp.pipeline.mean.refits import shortlist
+from twostagegp.training.candidates import Candidate
+from twostagegp.training.ranking import rank_by_loo_error, rank_by_unseen_error
 
 FEW = {"kernels": ("rbf", "matern32"), "random_state": 0}
 
@@ -155,10 +155,10 @@ def test_one_kernel_that_fails_does_not_end_the_fit(monkeypatch):
 
     original = mean_stage.tune_penalty
 
-    def failing(engine, candidate):
+    def failing(engine, candidate, *args):
         if candidate.kernel.name == "rbf":
             raise NumericalError("made to fail")
-        original(engine, candidate)
+        original(engine, candidate, *args)
 
     monkeypatch.setattr(mean_stage, "tune_penalty", failing)
     X, y = wave(n=60)
@@ -179,7 +179,7 @@ def test_noise_in_many_columns_is_not_taken_for_signal():
 
 def test_half_of_the_kernels_that_stay_have_one_lengthscale_where_rows_are_few():
     candidates = [Candidate(make_kernel("rbf", 3, ard), "loo") for ard in [True] * 5 + [False] * 3]
-    kept = _of_both_forms(candidates, 4, m=40)
+    kept = shortlist(candidates, 4, 40, 25)
     assert [c.kernel.ard for c in kept] == [True, True, False, False]
-    assert _of_both_forms(candidates[:5], 4, m=40) == candidates[:4]
-    assert _of_both_forms(candidates, 4, m=400) == candidates[:4]
+    assert shortlist(candidates[:5], 4, 40, 25) == candidates[:4]
+    assert shortlist(candidates, 4, 400, 25) == candidates[:4]

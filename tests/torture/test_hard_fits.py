@@ -14,7 +14,6 @@ from twostagegp import (
     TwoStageGPClassifier,
     TwoStageGPRegressor,
 )
-from twostagegp.pipeline import svgp as svgp_stages
 
 #: What is tried on the tables in turn.
 REGRESSORS = {
@@ -54,17 +53,6 @@ CLASSIFIERS = {
     "float32": (TwoStageGPClassifier(dtype="float32"), 2),
 }
 NAMES = list(TABLES)
-
-
-@pytest.fixture(autouse=True)
-def short_svgp(monkeypatch):
-    """Fewer steps and inducing points, as a fit is otherwise half a minute."""
-    make = svgp_stages.sparse_gp
-    monkeypatch.setattr(
-        svgp_stages,
-        "sparse_gp",
-        lambda *given: make(*given).set_params(steps=40, n_inducing=30),
-    )
 
 
 def fresh(model, seed=0):

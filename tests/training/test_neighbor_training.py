@@ -8,8 +8,8 @@ import torch
 from twostagegp.data.rows import Rows
 from twostagegp.engines.neighbors.engine import Metric, NeighborEngine
 from twostagegp.kernels import make_kernel
-from twostagegp.training.ladder import Candidate
-from twostagegp.training.neighbor_schedule import train_rounds
+from twostagegp.training.candidates import Candidate
+from twostagegp.training.rounds import train_on_batch
 
 D = 3
 
@@ -27,22 +27,22 @@ def engine():
 
 
 @pytest.fixture
-def metrics(monkeypatch):
-    """The metric of every training problem."""
-    seen, local_problem = [], NeighborEngine.local_problem
+def problems(monkeypatch):
+    """Every training problem."""
+    seen, problem = [], NeighborEngine.problem
 
-    def recorded(self, kernel, objective, parameters, *args):
-        seen.append(Metric.of(kernel, parameters[:-1], D))
-        return local_problem(self, kernel, objective, parameters, *args)
+    def recorded(self, *args):
+        seen.append(problem(self, *args))
+        return seen[-1]
 
-    monkeypatch.setattr(NeighborEngine, "local_problem", recorded)
+    monkeypatch.setattr(NeighborEngine, "problem", recorded)
     return seen
 
 
 def train(engine, kernel, ard=False, rounds=3):
     candidate = Candidate(make_kernel(kernel, D, ard), "loo")
     candidate.parameters = np.append(candidate.kernel.start(), np.log(0.05))
-    train_rounds(engine, candidate, torch.arange(60), rounds, 8)
+    train_on_batch(engine, candidate, torch.arange(60), rounds, 8)
     assert candidate.failure == ""
     return candidate
 
@@ -56,8 +56,9 @@ def train(engine, kernel, ard=False, rounds=3):
     ],
     ids=["named", "gpytorch", "gpytorch without a scale"],
 )
-def test_neighbours_are_found_again_in_the_metric_that_was_learned(kernel, ard, engine, metrics):
+def test_neighbours_are_found_again_in_the_metric_that_was_learned(kernel, ard, engine, problems):
     candidate = train(engine, kernel, ard)
+    metrics = [problem.metric for problem in problems]
     assert len(metrics) == 3
     assert metrics[0].inverse == (1.0, 1.0, 1.0)
     assert max(metrics[1].inverse[1:]) < 0.9
@@ -71,20 +72,20 @@ def test_neighbours_are_found_again_in_the_metric_that_was_learned(kernel, ard, 
     ["rbf", gk.RBFKernel(), gk.LinearKernel(), gk.RBFKernel() + gk.MaternKernel()],
     ids=["named", "one lengthscale", "none", "several metrics"],
 )
-def test_a_metric_that_stays_is_not_searched_twice(kernel, engine, metrics):
+def test_a_metric_that_stays_is_not_searched_twice(kernel, engine, problems):
     train(engine, kernel)
-    assert len(metrics) == 1
+    assert len(problems) == 1
 
 
-def test_both_forms_of_a_kernel_are_trained_alike(engine, metrics):
+def test_both_forms_of_a_kernel_are_trained_alike(engine, problems):
     named = make_kernel("rbf", D, ard=True)
     theta = named.start()
     wrapped = make_kernel(named.to_gpytorch(theta), D)
     batch, found = torch.arange(60), []
     for kernel, start in ((named, theta), (wrapped, wrapped.start())):
-        problem = NeighborEngine(engine.rows, 10, use_prior=False).local_problem(
-            kernel, "loo", np.append(start, np.log(0.05)), batch
+        problem = NeighborEngine(engine.rows, 10, use_prior=False).problem(
+            kernel, "loo", None, batch, np.append(start, np.log(0.05))
         )
         found.append(problem(np.append(start, np.log(0.05)))[0])
     assert found[0] == pytest.approx(found[1], rel=1e-6)
-    assert metrics[0] == metrics[1]
+    assert problems[0].metric == problems[1].metric

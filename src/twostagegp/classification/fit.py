@@ -15,7 +15,6 @@ from scipy.special import softmax
 from twostagegp.classification.calibration import LatentScale, choose_scale
 from twostagegp.classification.dirichlet import Dirichlet
 from twostagegp.classification.mean import ClassMean, fit_class_mean, kernel_choices
-from twostagegp.classification.refits import REFIT_FOLDS, REFIT_ROWS
 from twostagegp.classification.table import ClassTable
 from twostagegp.classification.variance import (
     ExactLatents,
@@ -28,6 +27,7 @@ from twostagegp.classification.views import View
 from twostagegp.engines.problem import ObjectiveName
 from twostagegp.kernels import Kernel, is_flexible
 from twostagegp.pipeline.mean.crossfit import assign_folds
+from twostagegp.pipeline.settings import ClassSettings
 from twostagegp.training.schedule import Training
 
 __all__ = ["ClassFit", "ClassOptions", "fit_classes"]
@@ -62,6 +62,7 @@ class ClassOptions:
     n_neighbors: int
     training: Training | None
     noise_floor: float
+    settings: ClassSettings = field(default_factory=ClassSettings)
 
 
 @dataclass
@@ -174,14 +175,15 @@ def _heldout(
     """Held-out means and variances of a single stage; by refits where rows are few."""
     flexible = is_flexible(latents.trained.kernel)
     if flexible and _refits(table, options) and isinstance(latents, ExactLatents):
-        folds = assign_folds(len(table), REFIT_FOLDS, rng, table.groups)
+        folds = assign_folds(len(table), options.settings.refit_folds, rng, table.groups)
         return refit_latents(table, latents, options.noise_floor, folds)
     return latents.heldout(sample)
 
 
 def _refits(table: ClassTable, options: ClassOptions) -> bool:
     """Whether hyperparameters of many are trained again without each fold."""
-    return options.method == "exact" and options.training is None and len(table) <= REFIT_ROWS
+    few = len(table) <= options.settings.refit_rows
+    return options.method == "exact" and options.training is None and few
 
 
 def _variance_choices(

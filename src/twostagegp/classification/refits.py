@@ -3,7 +3,7 @@ r"""Held-out latents of small tables: hyperparameters that have not seen the row
 Leave-one-out latents are honest about a row, not about lengthscales that were chosen with the row
 in sight. With a hundred rows and thirty lengthscales the difference is everything: the held-out log
 loss may be a tenth of that of new rows, and whatever is chosen by it, from the weights of a pool to
-the scale of the latents, makes the model overconfident. So up to ``REFIT_ROWS`` distinct rows a
+the scale of the latents, makes the model overconfident. So up to ``refit_rows`` distinct rows a
 kernel of many hyperparameters is trained again, from the start, without each of a few folds f, and
 the latents of a row i of fold f are those of the closed form on all rows but i (or its group) at
 these :math:`\theta_f`.
@@ -19,15 +19,12 @@ from numpy.typing import NDArray
 from twostagegp.classification.latents import LatentEngine
 from twostagegp.engines.problem import ObjectiveName
 from twostagegp.kernels import Kernel, Vector
-from twostagegp.training.ladder import Candidate
+from twostagegp.training.candidates import Candidate
 
-__all__ = ["REFIT_FOLDS", "REFIT_ROWS", "by_refits", "retrained"]
+__all__ = ["by_refits", "retrained"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
-
-#: Distinct rows up to which hyperparameters are trained again without each fold, and the folds.
-REFIT_ROWS, REFIT_FOLDS = 600, 5
 
 
 def retrained(

@@ -47,7 +47,7 @@ from twostagegp.engines.problem import ObjectiveName
 from twostagegp.kernels import Kernel, Vector
 from twostagegp.numerics.linalg import block_inverses, safe_cholesky
 from twostagegp.numerics.objectives import one_copy_out
-from twostagegp.training.ladder import Candidate, fitted_only, train_with
+from twostagegp.training.candidates import Candidate, fitted_only, train_with
 from twostagegp.training.schedule import Training
 
 __all__ = [

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from twostagegp.data.rows import Rows
 from twostagegp.distributed.found import Found
+from twostagegp.engines.metric import Metric
 from twostagegp.engines.neighbors.engine import (
     IndexStore,
-    Metric,
     NeighborEngine,
     NeighborPosterior,
 )

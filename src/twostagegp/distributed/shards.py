@@ -22,7 +22,7 @@ from twostagegp.data.scaling import Scaling
 from twostagegp.distributed.found import Found, merge
 from twostagegp.distributed.parts import Space
 from twostagegp.distributed.source import Piece, joined
-from twostagegp.engines.neighbors.engine import Metric
+from twostagegp.engines.metric import Metric
 from twostagegp.engines.neighbors.index import TreeIndex
 from twostagegp.runtime.dask_cluster import single_thread
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from twostagegp.engines.memory import LARGE_ROWS, exact_bytes, memory_of_targets
+from twostagegp.engines.exact.blocked import BLOCKED_ROWS
+from twostagegp.engines.memory import exact_bytes, memory_of_targets
 
 __all__ = ["METHODS", "choose_method", "exact_seconds"]
 
@@ -21,12 +22,10 @@ _SECONDS_A_ROW = {"cpu": 4e-3, "cuda": 4e-4}
 #: so that the choice does not depend on what else the machine is doing. Nothing is known of other
 #: devices: they are no faster than a CPU, so that neighbours take over rather too soon than never.
 _RATES = {"cpu": 4e10, "cuda": 4e13}
-#: Predicted seconds above which neighbours take over.
-_PATIENCE = 60.0
 
 
-def exact_seconds(n: int, device: torch.device) -> float:
-    """Rough seconds of an exact two-stage fit on n distinct rows.
+def exact_seconds(n: int, device: torch.device, blocked_rows: int = BLOCKED_ROWS) -> float:
+    """Return the rough seconds of an exact two-stage fit on n distinct rows.
 
     Examples
     --------
@@ -36,15 +35,23 @@ def exact_seconds(n: int, device: torch.device) -> float:
     """
     kind = device.type if device.type in _RATES else "cpu"
     one = n**3 / 3.0 / _RATES[kind]
-    if n <= LARGE_ROWS:
+    if n <= blocked_rows:
         return _FACTORISATIONS * one
     return _FACTORISATIONS_OF_LARGE * one + _SECONDS_A_ROW[kind] * n
 
 
 def choose_method(
-    n: int, device: torch.device, itemsize: int = 8, groups: Sequence[int] = ()
+    n: int,
+    device: torch.device,
+    itemsize: int = 8,
+    groups: Sequence[int] = (),
+    most_seconds: float = 60.0,
+    blocked_rows: int = BLOCKED_ROWS,
 ) -> tuple[str, str]:
-    """Engine for n distinct rows in groups of so many, and the reason.
+    """Return the method for n distinct rows in groups of these sizes, and the reason.
+
+    The exact method gives way where it would take more than ``most_seconds`` or more memory than
+    there is.
 
     Examples
     --------
@@ -55,13 +62,13 @@ def choose_method(
     'neighbors'
     """
     available, others = memory_of_targets(device)
-    needed = exact_bytes(n, device, itemsize, groups) + others * n * n * itemsize
+    needed = exact_bytes(n, device, itemsize, groups, blocked_rows) + others * n * n * itemsize
     if available is not None and needed > available:
         return "neighbors", (
             f"an exact fit of {n} distinct rows would need {needed / 2**30:.0f} GiB of "
             f"{available / 2**30:.0f}"
         )
-    seconds = exact_seconds(n, device)
-    if seconds > _PATIENCE:
+    seconds = exact_seconds(n, device, blocked_rows)
+    if seconds > most_seconds:
         return "neighbors", f"an exact fit of {n} distinct rows would take about {seconds:.0f} s"
     return "exact", f"{n} distinct rows: about {seconds:.0f} s"

@@ -9,13 +9,12 @@ from contextvars import ContextVar
 
 import torch
 
-from twostagegp.engines.exact.blocked import blocked_bytes
+from twostagegp.engines.exact.blocked import BLOCKED_ROWS, blocked_bytes
 from twostagegp.engines.exact.large import group_bytes
 from twostagegp.errors import MemoryBudgetError
 from twostagegp.runtime.memory import available_bytes
 
 __all__ = [
-    "LARGE_ROWS",
     "can_grow",
     "can_keep_factors",
     "check_covariance_memory",
@@ -29,8 +28,6 @@ __all__ = [
     "several_targets",
 ]
 
-#: Distinct rows above which one n x n matrix is held and derivatives are estimated.
-LARGE_ROWS = 4000
 #: Entries of a (queries, rows) panel during prediction: 128 MiB in float64, 512 on a GPU.
 _CHUNK_ENTRIES = {"cpu": 1 << 24, "cuda": 1 << 26}
 #: Such panels alive at a time.
@@ -77,7 +74,13 @@ def _too_large(
     )
 
 
-def exact_bytes(n: int, device: torch.device, itemsize: int = 8, groups: Sequence[int] = ()) -> int:
+def exact_bytes(
+    n: int,
+    device: torch.device,
+    itemsize: int = 8,
+    groups: Sequence[int] = (),
+    blocked_rows: int = BLOCKED_ROWS,
+) -> int:
     """Peak bytes of an exact fit to n distinct rows, and of predictions from it.
 
     ``groups`` are the numbers of rows of the groups that are held out together, where there are
@@ -90,7 +93,7 @@ def exact_bytes(n: int, device: torch.device, itemsize: int = 8, groups: Sequenc
     >>> exact_bytes(20_000, torch.device("cpu")) // 10**6
     4183
     """
-    if n <= LARGE_ROWS:
+    if n <= blocked_rows:
         return dense_bytes(n, itemsize)
     predicting = n * n * itemsize + _LIVE_CHUNKS * chunk_entries(device) * max(itemsize, 8)
     training = blocked_bytes(n, device, itemsize) + group_bytes(n, groups, itemsize)
@@ -98,20 +101,27 @@ def exact_bytes(n: int, device: torch.device, itemsize: int = 8, groups: Sequenc
 
 
 def plan_factor(
-    n: int, device: torch.device, dtype: torch.dtype, groups: Sequence[int] = ()
+    n: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    groups: Sequence[int] = (),
+    blocked_rows: int = BLOCKED_ROWS,
 ) -> torch.dtype:
     """The precision in which a factor of n distinct rows fits; an error where none does.
 
-    That of the rows where there is memory for it, otherwise float32 for more than ``LARGE_ROWS``
+    That of the rows where there is memory for it, otherwise float32 for more than ``blocked_rows``
     rows. To be asked before an exact fit is begun.
     """
     available, others = memory_of_targets(device)
     options = [dtype]
-    if dtype == torch.float64 and n > LARGE_ROWS:
+    if dtype == torch.float64 and n > blocked_rows:
         options.append(torch.float32)
 
     def needed(rows: int, itemsize: int, groups: Sequence[int]) -> int:
-        return exact_bytes(rows, device, itemsize, groups) + others * rows * rows * itemsize
+        return (
+            exact_bytes(rows, device, itemsize, groups, blocked_rows)
+            + others * rows * rows * itemsize
+        )
 
     for option in options:
         if available is None or needed(n, option.itemsize, groups) <= available:
@@ -192,7 +202,12 @@ def check_covariance_memory(q: int, n: int, device: torch.device, itemsize: int)
 
 
 def can_keep_factors(
-    n: int, factors: int, device: torch.device, itemsize: int = 8, before: int = 0
+    n: int,
+    factors: int,
+    device: torch.device,
+    itemsize: int = 8,
+    before: int = 0,
+    blocked_rows: int = BLOCKED_ROWS,
 ) -> bool:
     """Whether a model that grows to n distinct rows can keep the factors of all its kernels.
 
@@ -207,8 +222,8 @@ def can_keep_factors(
         # Of many rows a factor that cannot grow is made anew, in float32 if need be.
         return (
             _growing_bytes(rows, 1, itemsize)
-            if rows <= LARGE_ROWS
-            else exact_bytes(rows, device, torch.float32.itemsize)
+            if rows <= blocked_rows
+            else exact_bytes(rows, device, torch.float32.itemsize, (), blocked_rows)
         )
 
     if needed(n) <= available:
@@ -228,7 +243,7 @@ def _growing_bytes(n: int, factors: int, itemsize: int) -> int:
     return (_GROWING_MATRICES + factors) * n * n * itemsize
 
 
-def can_grow(n: int, device: torch.device, itemsize: int) -> bool:
+def can_grow(n: int, device: torch.device, itemsize: int, blocked_rows: int = BLOCKED_ROWS) -> bool:
     """Whether there is room for the matrices from which a grown factor of n rows comes."""
-    available = available_bytes(device) if n > LARGE_ROWS else None
+    available = available_bytes(device) if n > blocked_rows else None
     return available is None or _growing_bytes(n, 1, itemsize) <= available

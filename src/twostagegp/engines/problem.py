@@ -63,6 +63,13 @@ class Problem:
         floor = math.log(self.noise_floor)
         return [*self.kernel.bounds(), (floor, max(math.log(1e2), floor + 1.0))]
 
+    def is_stale(self, parameters: Vector) -> bool:
+        """Whether the problem should be posed again near these parameters.
+
+        Neighbours and inducing points depend on the lengthscales that they were found with.
+        """
+        return False
+
     def _objective(self, f: Factored, s: Tensor) -> Objective:
         return self._objective_of(f, self.rows, s, self.R)
 

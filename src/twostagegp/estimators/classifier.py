@@ -52,6 +52,7 @@ from twostagegp.estimators.validation import (
     check_training,
     is_kernel,
 )
+from twostagegp.pipeline.settings import DEFAULTS, Settings
 from twostagegp.runtime.device import resolve_device
 from twostagegp.runtime.finite import require_finite
 from twostagegp.runtime.memory import available_bytes
@@ -174,6 +175,9 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
     missing : {"auto", "impute", "error"}
         Gaps in X: ``"impute"`` fills them by the rules of docs/tables.md, ``"error"`` refuses them,
         ``"auto"`` fills those of data frames and refuses those of arrays.
+    settings : Settings, optional
+        Thresholds of the fit, for experiments with the method itself
+        (:class:`twostagegp.pipeline.settings.Settings`).
 
     Attributes
     ----------
@@ -222,6 +226,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
         random_state: Any = None,
         verbose: int = 0,
         missing: str = "auto",
+        settings: Settings | None = None,
     ) -> None:
         self.stages = stages
         self.alpha_eps = alpha_eps
@@ -243,6 +248,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
         self.missing = missing
+        self.settings = settings
 
     @classmethod
     def from_paper(cls, **overrides: Any) -> TwoStageGPClassifier:
@@ -374,6 +380,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
             int(self.n_neighbors),
             self.training,
             self.noise_floor if self.dtype == "float64" else max(self.noise_floor, 1e-4),
+            (DEFAULTS if self.settings is None else self.settings).classes,
         )
 
     def _choose_method(self, table: ClassTable) -> tuple[str, str]:

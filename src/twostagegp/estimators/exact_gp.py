@@ -25,12 +25,13 @@ from twostagegp.estimators.base import BaseGPRegressor
 from twostagegp.estimators.fit_report import FitReport
 from twostagegp.estimators.reporting import single_stage_report
 from twostagegp.estimators.single_stage import GaussianFit, constant_spread
-from twostagegp.kernels import inverse_lengthscale_shares
-from twostagegp.pipeline.mean.models import rank_by_unseen_error
-from twostagegp.pipeline.options import kernel_list
+from twostagegp.kernels import inverse_lengthscale_shares, kernel_list
+from twostagegp.pipeline.settings import DEFAULTS, Settings
 from twostagegp.search.kernel_search import KernelSearch
 from twostagegp.search.stages import search_stage
-from twostagegp.training.ladder import Candidate, Ladder, climb, fitted_only, train_with
+from twostagegp.training.candidates import Candidate, fitted_only, train_with
+from twostagegp.training.ladder import Ladder, climb
+from twostagegp.training.ranking import rank_by_unseen_error
 from twostagegp.training.schedule import Training
 
 __all__ = ["ExactGPRegressor", "SingleStageFit"]
@@ -108,7 +109,7 @@ class ExactGPRegressor(BaseGPRegressor):
     training : Training, optional
         A fixed optimiser schedule (with ``subsample``: the subset-of-data warm start) instead
         of L-BFGS with our own warm start.
-    noise_floor, device, dtype, n_jobs, random_state, verbose, missing
+    noise_floor, device, dtype, n_jobs, random_state, verbose, missing, settings
         As in :class:`~twostagegp.TwoStageGPRegressor`.
 
     Examples
@@ -136,6 +137,7 @@ class ExactGPRegressor(BaseGPRegressor):
         random_state: Any = None,
         verbose: int = 0,
         missing: str = "auto",
+        settings: Settings | None = None,
     ) -> None:
         self.kernel = kernel
         self.kernels = kernels
@@ -150,6 +152,7 @@ class ExactGPRegressor(BaseGPRegressor):
         self.random_state = random_state
         self.verbose = verbose
         self.missing = missing
+        self.settings = settings
 
     @classmethod
     def from_paper(cls, table: int = 5, **overrides: Any) -> ExactGPRegressor:
@@ -186,9 +189,10 @@ class ExactGPRegressor(BaseGPRegressor):
         m, d = len(data.rows), data.rows.X.shape[1]
         if m < 3 or d == 0 or data.constant_target:
             return SingleStageFit(None, [], constant_spread(data, self._floor))
-        factor_dtype = plan_factor(
-            m, data.rows.X.device, data.rows.X.dtype, data.rows.group_sizes()
-        )
+        blocked_rows = (DEFAULTS if self.settings is None else self.settings).method.blocked_rows
+        X = data.rows.X
+        groups = data.rows.group_sizes()
+        factor_dtype = plan_factor(m, X.device, X.dtype, groups, blocked_rows)
         begin = time.perf_counter()
         searching = isinstance(self.kernel, str) and self.kernel == "search"
         given = self.kernels if searching else [self.kernel]
@@ -202,7 +206,11 @@ class ExactGPRegressor(BaseGPRegressor):
         candidates = [Candidate(kernel, objective) for kernel in kernels]
         # The paper's schedules know no prior.
         engine = ExactEngine(
-            data.rows, self._floor, use_prior=self.training is None, factor_dtype=factor_dtype
+            data.rows,
+            self._floor,
+            use_prior=self.training is None,
+            factor_dtype=factor_dtype,
+            blocked_rows=blocked_rows,
         )
         if self.training is None:
             ladder = Ladder.plan(

@@ -36,11 +36,10 @@ from twostagegp.estimators.fit_report import FitReport
 from twostagegp.estimators.reporting import single_stage_report
 from twostagegp.estimators.single_stage import GaussianFit, constant_spread
 from twostagegp.estimators.validation import is_kernel
-from twostagegp.kernels import KERNELS, Vector, inverse_lengthscale_shares
-from twostagegp.pipeline.options import kernel_list
-from twostagegp.training.ladder import Candidate, fitted_only
-from twostagegp.training.neighbor_schedule import Schedule, train_mean_candidates
+from twostagegp.kernels import KERNELS, Vector, inverse_lengthscale_shares, kernel_list
+from twostagegp.training.candidates import Candidate, fitted_only
 from twostagegp.training.optimise import minimise
+from twostagegp.training.rounds import Schedule, train_in_rounds
 from twostagegp.training.schedule import Training
 
 __all__ = ["GPNNFit", "GPNNRegressor"]
@@ -297,7 +296,7 @@ class GPNNRegressor(BaseGPRegressor):
         engine = NeighborEngine(rows, int(self.n_neighbors), self._floor, self.training is None)
         candidate = Candidate(kernel, "loo" if self.hyperparameters == "neighbors" else "nll")
         if self.hyperparameters == "neighbors":
-            train_mean_candidates(engine, [candidate], Schedule(), rng)
+            train_in_rounds(engine, [candidate], Schedule(), rng)
         else:
             self._train_on_blocks(rows, candidate, rng)
         fitted_only([candidate])
@@ -306,7 +305,7 @@ class GPNNRegressor(BaseGPRegressor):
         factor = 1.0
         if self.calibrate:
             some = np.sort(rng.permutation(m)[: self.n_calibration])
-            held = posterior.heldout_rows(torch.as_tensor(some, device=rows.X.device))
+            held = posterior.heldout(torch.as_tensor(some, device=rows.X.device))
             squares = held.sum_of_squares(rows.subset(some)) / held.variance
             factor = max(float(squares.sum() / rows.c[some].sum()), 1e-6)
         seconds = {"gp": time.perf_counter() - begin}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from numbers import Integral
 from typing import Any
 
-from twostagegp.data.checks import check_choice
+from twostagegp.data.checks import check_choice, penalty_option
 from twostagegp.data.scaling import Prepared
 from twostagegp.engines.choice import METHODS, choose_method
 from twostagegp.engines.memory import plan_factor
@@ -18,9 +18,11 @@ from twostagegp.estimators.fit_report import FitReport
 from twostagegp.estimators.reporting import two_stage_report, words_on_factor
 from twostagegp.estimators.validation import is_kernel
 from twostagegp.kernels import KERNELS
-from twostagegp.pipeline.fit import TwoStageFit, fit_two_stage
+from twostagegp.pipeline.fit import fit_two_stage
 from twostagegp.pipeline.mean.build import is_regressor_like
-from twostagegp.pipeline.options import Options, penalty_option
+from twostagegp.pipeline.model import TwoStageFit
+from twostagegp.pipeline.options import Options
+from twostagegp.pipeline.settings import DEFAULTS, Settings
 from twostagegp.training.schedule import Training
 
 __all__ = ["TwoStageGPRegressor"]
@@ -91,6 +93,9 @@ class TwoStageGPRegressor(BaseGPRegressor):
     missing : {"auto", "impute", "error"}
         Gaps in X: ``"impute"`` fills them by the rules of docs/tables.md, ``"error"`` refuses them,
         ``"auto"`` fills those of data frames and refuses those of arrays.
+    settings : Settings, optional
+        Thresholds of the fit, for experiments with the method itself
+        (:class:`twostagegp.pipeline.settings.Settings`).
 
     Attributes
     ----------
@@ -139,6 +144,7 @@ class TwoStageGPRegressor(BaseGPRegressor):
         random_state: Any = None,
         verbose: int = 0,
         missing: str = "auto",
+        settings: Settings | None = None,
     ) -> None:
         self.method = method
         self.kernels = kernels
@@ -159,6 +165,7 @@ class TwoStageGPRegressor(BaseGPRegressor):
         self.random_state = random_state
         self.verbose = verbose
         self.missing = missing
+        self.settings = settings
 
     @classmethod
     def from_paper(cls, **overrides: Any) -> TwoStageGPRegressor:
@@ -215,13 +222,16 @@ class TwoStageGPRegressor(BaseGPRegressor):
         self._check_kernels("variance", () if several else ("search",))
         _check_mean(self.mean)
         penalty_option(self.penalty, ("auto", "0.01n"))
+        if self.settings is not None and not isinstance(self.settings, Settings):
+            raise InputError(f"settings={self.settings!r}: use a Settings(...) or None.")
 
     def _fit_target(self, data: Prepared, seed: int) -> TwoStageFit:
         method, reason = self._method(data)
         m, device, dtype = len(data.rows), data.rows.X.device, data.rows.X.dtype
         factor_dtype = dtype
         if method == "exact":
-            factor_dtype = plan_factor(m, device, dtype, data.rows.group_sizes())
+            blocked_rows = self._settings.method.blocked_rows
+            factor_dtype = plan_factor(m, device, dtype, data.rows.group_sizes(), blocked_rows)
         reason += words_on_factor(data.rows, factor_dtype)
         options = Options(
             kernels=self.kernels,
@@ -230,7 +240,8 @@ class TwoStageGPRegressor(BaseGPRegressor):
             penalty=penalty_option(self.penalty, ("auto", "0.01n")),
             variance=self.variance,
             variance_objective="heldout" if self.variance_objective == "heldout" else "nll",
-            selection=_selections(self.selection)[0],
+            objective="nll" if _selections(self.selection)[0] == "nll" else "loo",
+            mean_selection=_selections(self.selection)[0],
             variance_selection=_selections(self.selection)[1],
             residuals=self.residuals,
             calibration=self.calibration,
@@ -239,6 +250,7 @@ class TwoStageGPRegressor(BaseGPRegressor):
             method=method,
             n_neighbors=int(self.n_neighbors),
             factor_dtype=factor_dtype,
+            settings=self._settings,
         )
         fit = fit_two_stage(data, options, seed)
         copies = "; copies that agree are one row, held out whole" * (data.weight_unit != 1.0)
@@ -249,8 +261,19 @@ class TwoStageGPRegressor(BaseGPRegressor):
         """The engine, and why."""
         if self.method != "auto":
             return self.method, "asked for"
-        rows = data.rows
-        return choose_method(len(rows), rows.X.device, rows.X.element_size(), rows.group_sizes())
+        rows, limits = data.rows, self._settings.method
+        return choose_method(
+            len(rows),
+            rows.X.device,
+            rows.X.element_size(),
+            rows.group_sizes(),
+            limits.exact_seconds,
+            limits.blocked_rows,
+        )
+
+    @property
+    def _settings(self) -> Settings:
+        return DEFAULTS if self.settings is None else self.settings
 
     def _describe(self, data: Prepared, fit: TwoStageFit) -> FitReport:
         return two_stage_report(data, fit)

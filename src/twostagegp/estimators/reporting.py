@@ -14,11 +14,11 @@ from twostagegp.engines.exact.engine import ExactPosterior
 from twostagegp.engines.memory import exact_bytes
 from twostagegp.engines.neighbors.engine import NeighborPosterior
 from twostagegp.estimators.fit_report import FitReport
-from twostagegp.pipeline.fit import TwoStageFit
 from twostagegp.pipeline.mean.crossfit import RegressorMean
-from twostagegp.pipeline.mean.models import NeighborMean, RidgeMean
+from twostagegp.pipeline.mean.models import RidgeMean
+from twostagegp.pipeline.model import TwoStageFit
 from twostagegp.pipeline.variance import ConstantVariance, GPVariance
-from twostagegp.training.ladder import Candidate
+from twostagegp.training.candidates import Candidate
 
 __all__ = [
     "candidate_rows",
@@ -70,7 +70,7 @@ def two_stage_report(data: Prepared, fit: TwoStageFit) -> FitReport:
     weights = {
         id(model.candidate): float(weight)
         for model, weight in zip(fit.mean.models, fit.mean.weights, strict=True)
-        if isinstance(model, RidgeMean | NeighborMean)
+        if isinstance(model, RidgeMean)
     }
     winner = None if isinstance(fit.variance, ConstantVariance) else fit.variance.candidate
     chosen = {id(winner): 1.0} if winner else {}
@@ -105,9 +105,7 @@ def largest_jitter(fit: Any) -> float:
     """Return the largest jitter of the factorisations behind the fit of one target."""
     if not isinstance(fit, TwoStageFit):
         return 0.0 if fit.posterior is None else float(fit.posterior.jitter)
-    ridges = [
-        m.posterior.jitter for m in fit.mean.models if isinstance(m, RidgeMean | NeighborMean)
-    ]
+    ridges = [m.posterior.jitter for m in fit.mean.models if isinstance(m, RidgeMean)]
     own = [fit.variance.posterior.jitter] if isinstance(fit.variance, GPVariance) else []
     return max([0.0, *ridges, *own])
 

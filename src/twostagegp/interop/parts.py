@@ -27,10 +27,10 @@ from twostagegp.estimators.exact_gp import SingleStageFit
 from twostagegp.interop.kernels import Standardise, exact_kernel
 from twostagegp.interop.scale import ScaleModule
 from twostagegp.kernels.gpytorch import dense
-from twostagegp.pipeline.fit import TwoStageFit
-from twostagegp.pipeline.mean.build import StackedMean
 from twostagegp.pipeline.mean.crossfit import RegressorMean
 from twostagegp.pipeline.mean.models import ConstantMean, RidgeMean
+from twostagegp.pipeline.mean.stacked import StackedMean
+from twostagegp.pipeline.model import TwoStageFit
 from twostagegp.pipeline.variance import ConstantVariance, GPVariance
 from twostagegp.runtime.memory import available_bytes
 

@@ -195,6 +195,10 @@ class Heldout:
     slope: Tensor
     variance: Tensor
 
+    def subset(self, index: Tensor) -> Heldout:
+        """Those of some rows."""
+        return Heldout(self.residual[index], self.slope[index], self.variance[index])
+
     def sum_of_squares(self, rows: Rows) -> Tensor:
         """Weighted sum over the copies of each row of the squared held-out residual."""
         return rows.c * self.residual.square() + self.slope.square() * rows.q

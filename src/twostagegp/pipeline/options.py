@@ -1,50 +1,35 @@
-"""The choices of a two-stage fit, as the parts see them, and sizes that several parts share."""
+"""The choices of a two-stage fit, as the parts of the pipeline see them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from twostagegp.data.checks import penalty_option
 from twostagegp.engines.problem import ObjectiveName
-from twostagegp.kernels import kernel_list
+from twostagegp.pipeline.settings import Settings
 from twostagegp.training.schedule import Training
 
-__all__ = [
-    "FULL_TRAINING_ROWS",
-    "LARGEST_TRAINING_ROWS",
-    "MEDIUM_ROWS",
-    "SMALL_ROWS",
-    "Options",
-    "kernel_list",
-    "penalty_option",
-]
-
-#: Below this many distinct rows candidates are trained by the likelihood only, fewer are
-#: refitted, and the variance has one lengthscale.
-SMALL_ROWS = 60
-#: Above this many distinct rows the candidates that reach all rows are not trained there any more.
-FULL_TRAINING_ROWS = 3000
-#: Above this many every evaluation on all of them counts.
-LARGEST_TRAINING_ROWS = 15_000
-#: Up to this many distinct rows an evaluation on all of them is cheap enough for more of them.
-MEDIUM_ROWS = 1200
+__all__ = ["Options"]
 
 
 @dataclass(frozen=True)
 class Options:
-    """The choices of the front door, one field a constructor parameter."""
+    """The choices of the estimator, one field per constructor parameter.
+
+    ``selection`` is split: ``mean_selection`` and ``variance_selection``.
+    """
 
     kernels: Sequence[Any]
     ard: bool | str
     mean: Any
     penalty: Any
     variance: Any
+    objective: ObjectiveName
     variance_objective: ObjectiveName
-    selection: str
+    mean_selection: str
     variance_selection: str
     residuals: str
     calibration: str | None
@@ -53,3 +38,10 @@ class Options:
     method: str = "exact"
     n_neighbors: int = 50
     factor_dtype: torch.dtype | None = None
+    settings: Settings = field(default_factory=Settings)
+
+    def variance_choices(self) -> Sequence[Any]:
+        """Return the kernels that the ``variance`` parameter names."""
+        if isinstance(self.variance, str) and self.variance == "search":
+            return self.kernels
+        return self.variance if isinstance(self.variance, list | tuple) else [self.variance]

@@ -16,35 +16,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.stats import chi2
 from torch import Tensor
 
 from twostagegp.data.appending import AppendedRows
 from twostagegp.data.rows import Merged, Rows
-from twostagegp.engines.exact.engine import ExactEngine, ExactPosterior
-from twostagegp.engines.problem import ObjectiveName
+from twostagegp.engines.exact.engine import ExactPosterior
 from twostagegp.engines.protocol import Engine, Posterior
 from twostagegp.kernels import Kernel
 from twostagegp.search.kernel_search import KernelSearch
 from twostagegp.search.stages import search_stage
-from twostagegp.training.ladder import Candidate, Ladder, climb, fitted_only, train_with
-from twostagegp.training.schedule import Training
+from twostagegp.training.candidates import Candidate
 
-__all__ = ["ConstantVariance", "GPVariance", "fit_variance", "residual_rows"]
+if TYPE_CHECKING:
+    from twostagegp.data.scaling import Prepared
+    from twostagegp.pipeline.mean.stacked import StackedMean
+    from twostagegp.pipeline.methods.protocol import Method
+    from twostagegp.pipeline.options import Options
+
+__all__ = ["ConstantVariance", "GPVariance", "fit_variance", "rank_by_value", "residual_rows"]
 
 Array = NDArray[np.float64]
 
 
 def residual_rows(rows: Rows, merged: Merged, residuals: Array) -> tuple[Rows, Tensor]:
-    """Rows whose target is a residual, and the sums of squares R of each row's residuals.
+    """Return rows whose target is a residual, and the sum of squares R of each row's residuals.
 
     Parameters
     ----------
     residuals : array of shape (n,)
-        One a row of the table, repeats included.
+        One per row of the table that was held out, repeats included.
     """
     weight, inverse, m = merged.weight, merged.inverse, len(merged.c)
     t = np.bincount(inverse, weights=weight * residuals, minlength=m) / merged.c
@@ -62,7 +68,7 @@ class GPVariance:
     candidate: Candidate
     everyone: list[Candidate]
     posterior: Posterior
-    heldout_variance: Array  # one a merged row
+    heldout_variance: Array  # one per distinct row that was held out
     search: KernelSearch | None = None
 
     @property
@@ -83,7 +89,7 @@ class GPVariance:
         return self.posterior.covariance(X)
 
     def extended(self, appended: AppendedRows, residuals: Array) -> GPVariance:
-        """The same hyperparameters conditioned on more rows.
+        """Condition on more rows at the same hyperparameters.
 
         ``residuals`` are errors of predictions of the new rows before they were known; like the
         held-out variances, which stay those of the fit, no prediction depends on them.
@@ -95,7 +101,7 @@ class GPVariance:
 
 
 class ConstantVariance:
-    """One variance everywhere: what is left when there is nothing to condition on."""
+    """One variance for all rows, where there is nothing to condition on."""
 
     label = "constant"
     kernel = None
@@ -115,41 +121,50 @@ class ConstantVariance:
         return torch.zeros(X.shape[0], X.shape[0], dtype=X.dtype, device=X.device)
 
 
-def _rank_by_value(engine: Engine, unseen: Engine, candidates: Sequence[Candidate]) -> Array:
-    """Objective a row, plus one nat for every parameter (Akaike's correction)."""
+def rank_by_value(engine: Engine, unseen: Engine, candidates: Sequence[Candidate]) -> Array:
+    """Return the objective per row plus one nat per parameter (Akaike's correction)."""
     N = engine.rows.total
     return np.array([c.value + c.kernel.size / N for c in candidates])
 
 
 def fit_variance(
-    engine: ExactEngine,
-    kernels: Sequence[Kernel],
-    objective: ObjectiveName,
-    R: Tensor,
-    ladder: Ladder,
-    training: Training | None,
-    rng: np.random.Generator,
-    by_test: bool = False,
+    data: Prepared, method: Method, mean: StackedMean, residuals: Array, options: Options
 ) -> GPVariance:
-    """Choose the kernel and hyperparameters of the second stage, and condition on all rows.
+    """Choose the kernel and hyperparameters of part 2 on residuals, and condition on all rows.
 
-    ``engine`` holds the residual rows; ``R`` is used by ``objective="heldout"`` only. With
-    ``by_test`` the kernel is chosen by the ratio test.
+    ``residuals`` are those of the rows that were held out, shape (n,).
     """
+    held = method.held
+    rows, R = residual_rows(held.rows(data.rows), held.merged, residuals)
+    engine = method.variance_engine(rows, _lowest_noise(residuals, held.merged, options))
+    kernels = method.variance_kernels(mean)
     search = None
-    if by_test:
-        search = search_stage(engine.rows, kernels, "gp", rng, noise_floor=engine.noise_floor)
+    if options.variance_selection == "misspecification":
+        rng = method.variance_rng
+        search = search_stage(rows, kernels, "gp", rng, noise_floor=engine.noise_floor)
     kernels = kernels if search is None else [search.best]
-    R_used = R if objective == "heldout" else None
-    candidates = [Candidate(kernel, objective) for kernel in kernels]
-    if training is None:
-        survivors = climb(engine, candidates, ladder, _rank_by_value, rng, R_used)
-    else:
-        for candidate in candidates:
-            train_with(engine, candidate, training, rng, R_used)
-        survivors = fitted_only(candidates)
-    best = survivors[int(np.argmin(_rank_by_value(engine, engine, survivors)))]
+    candidates = [Candidate(kernel, options.variance_objective) for kernel in kernels]
+    alive = method.train_variance(engine, candidates, rows, R)
+    scores = [candidate.value + candidate.kernel.size / rows.total for candidate in alive]
+    best = alive[int(np.argmin(scores))]
     assert best.parameters is not None
     posterior = engine.condition(best.kernel, best.parameters)
-    held = posterior.heldout().variance.cpu().numpy()
-    return GPVariance(best.kernel, best, candidates, posterior, held, search)
+    variance = held.heldout(posterior).variance.double().cpu().numpy()
+    return GPVariance(best.kernel, best, candidates, posterior, variance, search)
+
+
+def _lowest_noise(residuals: Array, merged: Merged, options: Options) -> float:
+    """Return a lower bound of the noise variance of part 2, from the size of the residuals.
+
+    Leave-one-out variances say what to expect at the usual distance from a training row. They
+    cannot tell noise from a function that wiggles between the rows, so without a bound the
+    variance may vanish right at the rows.
+    """
+    if options.variance_objective != "heldout":
+        return options.noise_floor
+    weight, known = merged.weight, merged.extra[merged.inverse]
+    squared = np.maximum(residuals**2 - known, 0.0)
+    order = np.argsort(squared)
+    middle = np.searchsorted(np.cumsum(weight[order]), 0.5 * weight.sum() - 1e-9)
+    typical = float(squared[order][middle]) / float(chi2.median(1))
+    return max(options.noise_floor, options.settings.variance.noise_share * typical)

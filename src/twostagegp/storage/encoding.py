@@ -246,11 +246,6 @@ def _order(value: np.ndarray[Any, Any]) -> dict[str, str]:
 
 def _reason(value: Any, where: str) -> str:
     name = f"{type(value).__module__}.{type(value).__qualname__}"
-    if name.startswith("twostagegp.") and ("svgp" in name or "Sparse" in name):
-        return (
-            "a model of method='svgp' cannot be saved in this version; use method='neighbors', "
-            "or keep its training data and fit again."
-        )
     if isinstance(value, BaseEstimator) and type(value).__name__ in FRONT_DOORS:
         return f"{where} is {name}, a class derived from one of ours; only ours can be saved."
     return (

@@ -9,6 +9,7 @@ __all__ = [
     "make_checked_posterior",
     "make_column",
     "make_local_rows",
+    "make_ridge",
     "make_search_record",
     "rebuild_latents",
     "rebuild_posterior",
@@ -21,11 +22,17 @@ def make_by_constructor(cls: Any, fields: dict[str, Any]) -> Any:
 
 
 def make_checked_posterior(cls: Any, fields: dict[str, Any]) -> Any:
-    """A neighbour posterior; its metric is computed from kernel and parameters."""
+    """Return a posterior whose other attributes follow from kernel, parameters and rows."""
     from twostagegp.storage.checks import check_parameters
 
-    check_parameters(fields["kernel"], fields["parameters"], fields["engine"].rows.X.shape[1])
+    rows = fields["rows"] if "rows" in fields else fields["engine"].rows
+    check_parameters(fields["kernel"], fields["parameters"], rows.X.shape[1])
     return cls(**fields)
+
+
+def make_ridge(cls: Any, fields: dict[str, Any]) -> Any:
+    """Return a ridge from its posterior; older files repeat what the posterior has."""
+    return cls(fields["candidate"], fields["posterior"], fields["heldout_residuals"])
 
 
 def make_column(cls: Any, fields: dict[str, Any]) -> Any:

@@ -10,20 +10,29 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
+from twostagegp.pipeline import settings
 from twostagegp.storage import checks, rebuild
+from twostagegp.training.rounds import Schedule
 
 __all__ = ["FRONT_DOORS", "PARTS", "Part"]
 
 _DOORS = "TwoStageGPRegressor|ExactGPRegressor|GPNNRegressor"
 _KERNELS = "NamedKernel|LinearKernel|WrappedKernel"
+_POSTERIORS = "ExactPosterior|NeighborPosterior|SparsePosterior"
+
+
+def _expanded(text: str) -> str:
+    for word, kinds in {"$K": _KERNELS, "$D": _DOORS, "$P": _POSTERIORS}.items():
+        text = text.replace(word, kinds)
+    return text
 
 
 def _fields(text: str) -> dict[str, frozenset[str]]:
     """``"a:int b:array|none"`` as a table; a ``?`` after the name says that it may be absent."""
-    pairs = [word.split(":") for word in text.replace("$K", _KERNELS).replace("$D", _DOORS).split()]
+    pairs = [word.split(":") for word in _expanded(text).split()]
     return {name: frozenset(kinds.split("|")) for name, kinds in pairs}
 
 
@@ -49,6 +58,8 @@ class Part:
         Raises where the fields do not fit each other.
     defaults : tuple of pairs
         Values of fields that an older version did not write.
+    alias : str
+        Today's name of a class that older files have under another one.
     """
 
     module: str
@@ -60,6 +71,7 @@ class Part:
     check: Callable[[Any], None] | None = None
     front_door: bool = False
     defaults: tuple[tuple[str, Any], ...] = ()
+    alias: str = ""
 
     def kinds(self, name: str) -> frozenset[str] | None:
         """Kinds of an attribute; None where the class has no such attribute."""
@@ -79,7 +91,7 @@ class Part:
 
     def load_class(self, name: str) -> Any:
         """The class itself."""
-        return getattr(importlib.import_module(self.module), name)
+        return getattr(importlib.import_module(self.module), self.alias or name)
 
 
 def _part(module: str, fields: str, **options: Any) -> Part:
@@ -100,6 +112,17 @@ def _column(module: str, fields: str) -> Part:
     )
 
 
+def _ridge(**options: Any) -> Part:
+    return _part(
+        "pipeline.mean.models",
+        "candidate:Candidate posterior:$P heldout_residuals:array "
+        "kernel?:$K parameters?:array label?:str",  # in older files, beside the posterior's own
+        forgotten=("_whole",),
+        make=rebuild.make_ridge,
+        **options,
+    )
+
+
 _SEEN = "n_features_in_:int feature_names_in_?:array"
 _COLUMNS = "missing?:any columns_?:TableEncoder|none"
 _NO_COLUMNS = (("missing", "auto"), ("columns_", None))
@@ -114,16 +137,16 @@ PARTS: dict[str, Part] = {
         "estimators.regressor",
         "method kernels ard mean penalty variance variance_objective selection residuals "
         f"calibration n_neighbors {_SHARED}",
-        f"{_SEEN} {_COLUMNS} {_TARGETS} {_REPORTS}",
+        f"{_SEEN} {_COLUMNS} {_TARGETS} {_REPORTS} settings?:any",
         check=checks.check_regressor,
-        defaults=_NO_COLUMNS,
+        defaults=(*_NO_COLUMNS, ("settings", None)),
     ),
     "ExactGPRegressor": _front_door(
         "estimators.exact_gp",
         f"kernel kernels ard objective selection {_SHARED}",
-        f"{_SEEN} {_COLUMNS} {_TARGETS} {_REPORTS}",
+        f"{_SEEN} {_COLUMNS} {_TARGETS} {_REPORTS} settings?:any",
         check=checks.check_regressor,
-        defaults=_NO_COLUMNS,
+        defaults=(*_NO_COLUMNS, ("settings", None)),
     ),
     "GPNNRegressor": _front_door(
         "estimators.gpnn",
@@ -138,9 +161,9 @@ PARTS: dict[str, Part] = {
         "stages alpha_eps latent_scale n_samples smoothing method kernels ard mean variance "
         f"residuals n_neighbors {_SHARED}",
         f"{_SEEN} {_COLUMNS} classes_:array fitted_:FittedClasses search_:list "
-        "fit_report_:ClassReport",
+        "fit_report_:ClassReport settings?:any",
         check=checks.check_classifier,
-        defaults=_NO_COLUMNS,
+        defaults=(*_NO_COLUMNS, ("settings", None)),
     ),
     "CVPlusRegressor": _front_door(
         "estimators.cv_plus",
@@ -218,7 +241,7 @@ PARTS: dict[str, Part] = {
     "Columns": _part("data.kept_columns", "kept:tuple width:int", check=checks.check_columns),
     # what was tried
     "Candidate": _part(
-        "training.ladder",
+        "training.candidates",
         "kernel:$K objective:str parameters:array|none inverse_hessian:array|none value:number "
         "penalty_shift:number evaluations:int full_evaluations:int refit_evaluations:int "
         "seconds:number full_seconds:number gradient_norm:number failure:str",
@@ -258,6 +281,7 @@ PARTS: dict[str, Part] = {
         "engines.exact.engine",
         "kernel:$K parameters:array rows:Rows noise:number jitter:number alpha:tensor "
         "_factor?:tensor|none",
+        forgotten=("blocked_rows",),
         factors=("_factor",),
         rebuild=rebuild.rebuild_posterior,
         check=checks.check_exact_posterior,
@@ -271,7 +295,7 @@ PARTS: dict[str, Part] = {
     "IndexStore": _part(
         "engines.neighbors.engine",
         "rows:Rows",
-        forgotten=("_indexes", "_answers", "_lock", "_grown"),
+        forgotten=("_indexes", "_answers", "_last_rows", "_lock", "_grown"),
         make=rebuild.make_by_constructor,
     ),
     "NeighborPosterior": _part(
@@ -280,29 +304,26 @@ PARTS: dict[str, Part] = {
         forgotten=("noise", "metric", "_last"),
         make=rebuild.make_checked_posterior,
     ),
+    "SparsePosterior": _part(
+        "engines.svgp",
+        "kernel:$K parameters:array rows:Rows Z:tensor",
+        forgotten=("noise", "jitter", "L", "L_B", "alpha", "_mean_weights"),
+        make=rebuild.make_checked_posterior,
+    ),
     # the three parts of a regressor
     "TwoStageFit": _part(
-        "pipeline.fit",
+        "pipeline.model",
         "mean:StackedMean variance:GPVariance|ConstantVariance calibration:Calibration "
         "seconds:dict n_refits:int noise_floor:number conditionings:int method:tuple",
     ),
     "StackedMean": _part(
-        "pipeline.mean.build",
+        "pipeline.mean.stacked",
         "models:list weights:array heldout_residuals:array searched:list search:KernelSearch|none",
         check=checks.check_stack,
     ),
     "ConstantMean": _part("pipeline.mean.models", "value:number heldout_residuals:array"),
-    "RidgeMean": _part(
-        "pipeline.mean.models",
-        "candidate:Candidate kernel:$K parameters:array posterior:ExactPosterior label:str "
-        "heldout_residuals:array",
-        forgotten=("_whole",),
-    ),
-    "NeighborMean": _part(
-        "pipeline.mean.models",
-        "candidate:Candidate kernel:$K posterior:NeighborPosterior label:str "
-        "heldout_residuals:array",
-    ),
+    "RidgeMean": _ridge(),
+    "NeighborMean": _ridge(alias="RidgeMean"),  # its name in the format's first files
     "RegressorMean": _part(
         "pipeline.mean.crossfit",
         "regressor:sklearn|$D model:sklearn|$D label:str random_state:int takes_weights:bool "
@@ -310,7 +331,7 @@ PARTS: dict[str, Part] = {
     ),
     "GPVariance": _part(
         "pipeline.variance",
-        "kernel:$K candidate:Candidate everyone:list posterior:ExactPosterior|NeighborPosterior "
+        "kernel:$K candidate:Candidate everyone:list posterior:$P "
         "heldout_variance:array search:KernelSearch|none",
     ),
     "ConstantVariance": _part("pipeline.variance", "noise:number heldout_variance:array"),
@@ -432,5 +453,14 @@ PARTS: dict[str, Part] = {
         "classification.calibration", "tau:number c:number bias:array loss:number losses:dict"
     ),
 }
+
+PARTS |= {
+    name: _part("pipeline.settings", " ".join(f"{each.name}:any" for each in fields(cls)))
+    for name in settings.__all__
+    if isinstance(cls := getattr(settings, name), type)
+}
+PARTS["Schedule"] = _part(
+    "training.rounds", " ".join(f"{each.name}:int" for each in fields(Schedule))
+)
 
 FRONT_DOORS = tuple(name for name, part in PARTS.items() if part.front_door)

@@ -30,8 +30,10 @@ from torch import Tensor
 
 from twostagegp.numerics.linalg import JITTERS, not_finite, not_positive_definite
 
-__all__ = ["BlockedFactor", "block_size", "blocked_bytes"]
+__all__ = ["BLOCKED_ROWS", "BlockedFactor", "block_size", "blocked_bytes"]
 
+#: Distinct rows above which one n x n matrix is held and derivatives are estimated, by default.
+BLOCKED_ROWS = 4000
 #: Rows of a block: wide enough for products at full speed, narrow beside the buffer.
 _BLOCK = {"cuda": 1024, "cpu": 512}
 #: Blocks of L^-1 that are made together.

@@ -7,8 +7,8 @@ r"""The exact engine: one dense Cholesky factor of all training rows.
     L L^\top = K_\theta + \mathrm{diag}(s / c), \quad \alpha = (L L^\top)^{-1} t .
 
 The mean needs only :math:`\alpha`; the factor is touched when a variance is asked for. Up to
-``LARGE_ROWS`` rows the linear algebra is LAPACK's, with several matrices of n x n numbers alive in
-training; above, that of ``blocked.py`` and ``large.py``, with one.
+``blocked_rows`` rows the linear algebra is LAPACK's, with several matrices of n x n numbers alive
+in training; above, that of ``blocked.py`` and ``large.py``, with one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twostagegp.data.rows import Rows
-from twostagegp.engines import memory as foresight
-from twostagegp.engines.exact.blocked import BlockedFactor
+from twostagegp.engines.exact.blocked import BLOCKED_ROWS, BlockedFactor
 from twostagegp.engines.exact.large import BlockedInverse, LargeProblem
 from twostagegp.engines.exact.panels import CovariancePanels
+from twostagegp.engines.memory import (
+    can_grow,
+    check_covariance_memory,
+    chunk_entries,
+    plan_factor,
+)
 from twostagegp.engines.problem import ObjectiveName, Problem
 from twostagegp.kernels import Kernel, Vector
 from twostagegp.numerics import objectives
@@ -67,7 +72,9 @@ class ExactEngine:
     work : Work, optional
         Counts factorisations of all rows; shared by subsets.
     factor_dtype : torch.dtype, optional
-        Precision of the factor of more than ``LARGE_ROWS`` rows; by default that of the rows.
+        Precision of the factor of more than ``blocked_rows`` rows; by default that of the rows.
+    blocked_rows : int
+        Rows above which one n x n matrix is held and derivatives are estimated.
     """
 
     rows: Rows
@@ -75,6 +82,7 @@ class ExactEngine:
     use_prior: bool = True
     work: Work | None = None
     factor_dtype: torch.dtype | None = None
+    blocked_rows: int = BLOCKED_ROWS
 
     def subset(self, index: NDArray[np.int64]) -> ExactEngine:
         rows = self.rows.subset(index)
@@ -87,12 +95,22 @@ class ExactEngine:
         return replace(self, rows=self.rows.to(device))
 
     def with_rows(self, rows: Rows) -> ExactEngine:
-        """The same options on other rows."""
         return replace(self, rows=rows)
 
-    def problem(self, kernel: Kernel, objective: ObjectiveName, R: Tensor | None = None) -> Problem:
-        given = (kernel, self.rows, objective, R, self.noise_floor, self.use_prior)
-        if len(self.rows) <= foresight.LARGE_ROWS:
+    def with_noise_floor(self, noise_floor: float) -> ExactEngine:
+        return replace(self, noise_floor=noise_floor)
+
+    def problem(
+        self,
+        kernel: Kernel,
+        objective: ObjectiveName,
+        R: Tensor | None = None,
+        batch: Tensor | None = None,
+        start: Vector | None = None,
+    ) -> Problem:
+        rows = self.rows if batch is None else self.rows.subset(batch)
+        given = (kernel, rows, objective, R, self.noise_floor, self.use_prior)
+        if len(rows) <= self.blocked_rows:
             return Problem(*given)
         return LargeProblem(*given, factor_dtype=self.factor_dtype)
 
@@ -100,7 +118,7 @@ class ExactEngine:
         if self.work is not None and len(self.rows) == self.work.full_rows:
             self.work.full_conditionings += 1
         parameters = np.asarray(parameters, dtype=np.float64)
-        return ExactPosterior(kernel, parameters, self.rows, self.factor_dtype)
+        return ExactPosterior(kernel, parameters, self.rows, self.factor_dtype, self.blocked_rows)
 
 
 class ExactPosterior:
@@ -118,13 +136,19 @@ class ExactPosterior:
     True
     """
 
+    #: Rows above which the factor is made and used block by block.
+    blocked_rows = BLOCKED_ROWS
+
     def __init__(
         self,
         kernel: Kernel,
         parameters: Vector,
         rows: Rows,
         factor_dtype: torch.dtype | None = None,
+        blocked_rows: int = BLOCKED_ROWS,
     ) -> None:
+        if blocked_rows != BLOCKED_ROWS:
+            self.blocked_rows = blocked_rows
         self.kernel = kernel
         self.parameters = parameters
         self.rows = rows
@@ -135,13 +159,13 @@ class ExactPosterior:
 
     def rebuild_factor(self) -> None:
         """The factor from rows and hyperparameters, as after a file without it."""
-        X, large = self.rows.X, len(self.rows) > foresight.LARGE_ROWS
-        dtype = foresight.plan_factor(len(X), X.device, X.dtype) if large else None
+        X, large = self.rows.X, len(self.rows) > self.blocked_rows
+        dtype = plan_factor(len(X), X.device, X.dtype, (), self.blocked_rows) if large else None
         self._factorise(dtype)
 
     def _factorise(self, dtype: torch.dtype | None) -> BlockedInverse | None:
         """Set the factor; of many rows also what its blocks can do, while they are at hand."""
-        if len(self.rows) > foresight.LARGE_ROWS:
+        if len(self.rows) > self.blocked_rows:
             blocked = BlockedInverse.of(self.kernel, self.parameters, self.rows, dtype)
             self._factor, self.jitter = blocked.factor.buffer, blocked.factor.jitter
             return blocked
@@ -158,7 +182,7 @@ class ExactPosterior:
 
     def _solved(self) -> Tensor:
         """The solution for the target."""
-        if len(self.rows) > foresight.LARGE_ROWS:
+        if len(self.rows) > self.blocked_rows:
             return self._blocked().alpha
         return cholesky_solve(self.L, self.rows.t)
 
@@ -176,7 +200,7 @@ class ExactPosterior:
 
         The factor is taken over up to the first row that has changed; from there on, and for the
         rows that are new, it is computed. Where it was dropped, all of it is; so it is of more than
-        ``LARGE_ROWS`` rows where only one matrix fits.
+        ``blocked_rows`` rows where only one matrix fits.
 
         Parameters
         ----------
@@ -202,7 +226,7 @@ class ExactPosterior:
     def _can_grow(self) -> bool:
         """Whether there is room for the matrices from which a grown factor comes."""
         X = self.rows.X
-        return foresight.can_grow(len(X), X.device, X.element_size())
+        return can_grow(len(X), X.device, X.element_size(), self.blocked_rows)
 
     def _grown_factor(self, L: Tensor, changed: Tensor) -> Tensor | None:
         """The factor of all rows, from one of the first of them."""
@@ -222,13 +246,15 @@ class ExactPosterior:
         """What the objectives ask for: factor, inverse and solution, and the noise variances."""
         return Factored(self.L, cholesky_inverse(self.L), self.alpha), self._noises()
 
-    def heldout(self) -> Heldout:
-        if len(self.rows) <= foresight.LARGE_ROWS:
+    def heldout(self, index: Tensor | None = None) -> Heldout:
+        if len(self.rows) <= self.blocked_rows:
             f, s = self.factored()
-            return objectives.heldout(f, self.rows, s)
-        inverse = self._blocked()
-        inverse.alpha = self.alpha  # known already
-        return objectives.heldout(inverse, self.rows, self._noises())
+            held = objectives.heldout(f, self.rows, s)
+        else:
+            inverse = self._blocked()
+            inverse.alpha = self.alpha  # known already
+            held = objectives.heldout(inverse, self.rows, self._noises())
+        return held if index is None else held.subset(index)
 
     def mean(self, X: Tensor) -> Tensor:
         return self._by_chunks(X, lambda part: self._cross(part) @ self.alpha)
@@ -245,7 +271,7 @@ class ExactPosterior:
 
     def covariance(self, X: Tensor) -> Tensor:
         n, q, L = len(self.rows), len(X), self.L
-        foresight.check_covariance_memory(q, n, X.device, L.element_size())
+        check_covariance_memory(q, n, X.device, L.element_size())
         half_solve = self._half_solve(q)
         V = torch.empty(n, q, dtype=L.dtype, device=X.device)
         start = 0
@@ -258,7 +284,7 @@ class ExactPosterior:
     def _half_solve(self, queries: int) -> Callable[[Tensor], Tensor]:
         r""":math:`L^{-1} B` for matrices B of so many columns in all."""
         L = self.L
-        if len(L) <= foresight.LARGE_ROWS or queries < _MANY_QUERIES:
+        if len(L) <= self.blocked_rows or queries < _MANY_QUERIES:
             return lambda B: torch.linalg.solve_triangular(L, B.to(L.dtype), upper=False)
         factor = BlockedFactor.of(L)
         return lambda B: factor.half_solve_(B.to(L.dtype).contiguous())
@@ -271,4 +297,4 @@ class ExactPosterior:
 
     def _chunk_size(self, X: Tensor) -> int:
         """Queries of a panel."""
-        return max(1, foresight.chunk_entries(X.device) // max(1, len(self.rows)))
+        return max(1, chunk_entries(X.device) // max(1, len(self.rows)))

@@ -27,11 +27,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twostagegp.data.rows import Rows
+from twostagegp.engines.metric import SETTLED, Metric
 from twostagegp.engines.neighbors.index import NeighborIndex, neighbor_index
 from twostagegp.engines.neighbors.local_gp import local_density, local_predict
 from twostagegp.engines.problem import ObjectiveName, Problem
-from twostagegp.errors import MemoryBudgetError
-from twostagegp.kernels import Kernel, NamedKernel, Vector
+from twostagegp.errors import InputError, MemoryBudgetError
+from twostagegp.kernels import Kernel, Vector
 from twostagegp.numerics.linalg import safe_cholesky
 from twostagegp.numerics.objectives import Heldout
 
@@ -41,35 +42,6 @@ __all__ = ["NeighborEngine", "NeighborPosterior", "NeighborProblem"]
 _KEPT = 6
 #: Rows that a joint covariance is conditioned on at most.
 _JOINT_ROWS = 5000
-
-
-@dataclass(frozen=True)
-class Metric:
-    """What neighbours are near in: inverse lengthscales, the largest one, and the norm."""
-
-    inverse: tuple[float, ...]
-    manhattan: bool
-
-    @classmethod
-    def of(cls, kernel: Kernel, theta: Vector, d: int) -> Metric:
-        """The metric of a kernel; a kernel without lengthscales takes all columns alike.
-
-        Only ratios matter for who is near, so that kernels whose lengthscales differ by a common
-        factor share their neighbours.
-        """
-        scales = kernel.lengthscales(theta)
-        inverse = np.ones(d) if scales is None else 1.0 / np.asarray(scales)
-        inverse = inverse / inverse.max()
-        manhattan = isinstance(kernel, NamedKernel) and kernel.metric == 1
-        return cls(tuple(float(f"{value:.10g}") for value in inverse), manhattan)
-
-    def change(self, other: Metric) -> float:
-        """Largest difference of a log ratio of two lengthscales; 0 where all stay near who were."""
-        return float(np.ptp(np.log(self.inverse) - np.log(other.inverse)))
-
-    def scale(self, X: Tensor) -> Tensor:
-        """Inputs in which plain distances are the metric's."""
-        return X * torch.as_tensor(self.inverse, dtype=X.dtype, device=X.device)
 
 
 class Remembered:
@@ -97,6 +69,7 @@ class IndexStore:
         self.rows = rows
         self._indexes: dict[Metric, NeighborIndex] = {}
         self._answers: list[tuple[Remembered, Metric, int, Tensor]] = []
+        self._last_rows: tuple[Tensor, Metric, int, Tensor] | None = None
         self._lock = threading.Lock()
         self._grown: weakref.ref[IndexStore] | None = None
 
@@ -141,11 +114,19 @@ class IndexStore:
         return answer
 
     def near_rows(self, metric: Metric, index: Tensor, k: int) -> Tensor:
-        """Nearest other rows of some rows, their own groups left out."""
+        """Return the nearest other rows of some rows, their own groups left out.
+
+        The last answer is kept: a penalty is tuned by several predictions of the same rows.
+        """
+        last = self._last_rows  # read once: another thread may store its own
+        if last is not None and last[1:3] == (metric, k) and torch.equal(last[0], index):
+            return last[3]
         groups = self.rows.groups
         own_group = None if groups is None else groups[index]
         points = metric.scale(self.rows.X[index])
-        return self.index(metric).query(points, k, index, own_group)
+        near = self.index(metric).query(points, k, index, own_group)
+        self._last_rows = (index.clone(), metric, k, near)
+        return near
 
 
 @dataclass
@@ -158,14 +139,22 @@ class NeighborProblem(Problem):
         Rows whose density counts.
     near : Tensor of shape (m, k)
         Their neighbours.
+    metric : Metric
+        In which they are the nearest.
     """
 
-    batch: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
-    near: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.int32))
+    batch: Tensor = field(kw_only=True)
+    near: Tensor = field(kw_only=True)
+    metric: Metric = field(kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._total = float(self.rows.c[self.batch].sum())
+
+    def is_stale(self, parameters: Vector) -> bool:
+        """Whether other rows are near in the metric of these parameters."""
+        metric = Metric.of(self.kernel, parameters[:-1], self.rows.X.shape[1])
+        return metric.change(self.metric) >= SETTLED
 
     def __call__(self, parameters: Vector) -> tuple[float, Vector]:
         self.evaluations += 1
@@ -214,9 +203,12 @@ class NeighborEngine:
             order = order[torch.as_tensor(index, device=order.device)]
         return replace(self, rows=rows, order=order, store=None)  # type: ignore[arg-type]
 
-    def with_noise_floor(self, floor: float) -> NeighborEngine:
-        """The same engine with another lower bound of the noise."""
-        return replace(self, noise_floor=floor)
+    def with_rows(self, rows: Rows) -> NeighborEngine:
+        same = rows.X is self.rows.X and rows.groups is self.rows.groups
+        return replace(self, rows=rows, store=self.store if same else None)  # type: ignore[arg-type]
+
+    def with_noise_floor(self, noise_floor: float) -> NeighborEngine:
+        return replace(self, noise_floor=noise_floor)
 
     def extended(self, rows: Rows) -> NeighborEngine:
         """The same engine on these rows and new ones after them."""
@@ -237,7 +229,11 @@ class NeighborEngine:
 
     def near_before(self, kernel: Kernel, theta: Vector, index: Tensor) -> Tensor:
         """Neighbours of rows among those that come before them in ``order``: Vecchia's sets."""
-        assert self.order is not None, "this engine has no order of rows"
+        if self.order is None:
+            raise InputError(
+                "objective='nll' of neighbours is Vecchia's likelihood, which needs an order of "
+                "the rows: give NeighborEngine(order=...), or use objective='loo'."
+            )
         k = min(self.n_neighbors, max(1, len(self.rows) - 1))
         metric = self.metric(kernel, theta)
         index_of = neighbor_index(
@@ -245,20 +241,21 @@ class NeighborEngine:
         )
         return index_of.query(metric.scale(self.rows.X[index]), k, index, self.order[index])
 
-    def local_problem(
+    def problem(
         self,
         kernel: Kernel,
         objective: ObjectiveName,
-        parameters: Vector,
-        batch: Tensor,
         R: Tensor | None = None,
+        batch: Tensor | None = None,
+        start: Vector | None = None,
     ) -> NeighborProblem:
-        """A training problem over ``batch``, neighbours as they are at ``parameters``."""
+        """Return the problem of predicting ``batch``, each row from its neighbours at ``start``."""
+        theta = kernel.start() if start is None else start[:-1]
+        index = torch.arange(len(self.rows), device=self.rows.X.device) if batch is None else batch
         find = self.near_before if objective == "nll" else self.near_rows
-        near = find(kernel, parameters[:-1], batch)
         return NeighborProblem(
             kernel, self.rows, objective, R, self.noise_floor, self.use_prior,
-            batch=batch, near=near,
+            batch=index, near=find(kernel, theta, index), metric=self.metric(kernel, theta),
         )  # fmt: skip
 
     def condition(self, kernel: Kernel, parameters: Vector) -> NeighborPosterior:
@@ -271,6 +268,7 @@ class NeighborPosterior:
     Examples
     --------
     >>> import numpy as np, torch
+    >>> from twostagegp.kernels import NamedKernel
     >>> X = torch.linspace(0, 1, 100, dtype=torch.float64)[:, None]
     >>> one = torch.ones(100, dtype=torch.float64)
     >>> rows = Rows(X, X[:, 0], one, 0 * one, 0 * one)
@@ -342,10 +340,10 @@ class NeighborPosterior:
         C.diagonal().copy_(v)
         return C
 
-    def heldout_rows(self, index: Tensor, near: Tensor | None = None) -> Heldout:
-        """Prediction of some training rows from the others; ``near`` where they are known."""
-        if near is None:
-            near = self.engine.near_rows(self.kernel, self.parameters[:-1], index)
+    def heldout(self, index: Tensor | None = None) -> Heldout:
+        if index is None:
+            index = torch.arange(len(self.rows), device=self.rows.X.device)
+        near = self.engine.near_rows(self.kernel, self.parameters[:-1], index)
         rows = self.rows.subset(index)
         mu, v = local_predict(self.kernel, self.parameters, self.rows, near, rows.X)
         s, c = self.noise + rows.extra, rows.c
@@ -355,9 +353,6 @@ class NeighborPosterior:
         ratio = torch.where(twins, u / v, torch.ones_like(v))
         slope = torch.where(twins, 1.0 + u / s, torch.ones_like(v))
         return Heldout(ratio * (rows.t - mu), slope, u + s)
-
-    def heldout(self) -> Heldout:
-        return self.heldout_rows(torch.arange(len(self.rows), device=self.rows.X.device))
 
     def drop_factor(self) -> None:
         """Nothing to forget: no factor outlives a prediction."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,18 +29,28 @@ from scipy.special import ndtr, ndtri
 from twostagegp.data.rows import Merged
 from twostagegp.pipeline.calibration.local_scale import LocalScale, Situation, fit_local_scale
 from twostagegp.pipeline.calibration.shape import GAUSSIAN, Shape, choose_shape
+from twostagegp.pipeline.held_rows import HeldRows
 from twostagegp.pipeline.mean.crossfit import assign_folds
+from twostagegp.pipeline.settings import DEFAULTS, Settings
 
-__all__ = ["Calibration", "calibrate_locally", "calibrate_scale", "scale_from_quantile"]
+if TYPE_CHECKING:
+    from twostagegp.data.scaling import Prepared
+    from twostagegp.pipeline.mean.stacked import StackedMean
+    from twostagegp.pipeline.options import Options
+    from twostagegp.pipeline.variance import GPVariance
+
+__all__ = [
+    "Calibration",
+    "calibrate",
+    "calibrate_locally",
+    "calibrate_scale",
+    "scale_from_quantile",
+]
 
 Array = NDArray[np.float64]
 
-#: Level of the intervals that the factor of ``"scale"`` makes right on held-out rows.
-LEVEL = 0.95
 #: Least factor of ``"scale"``: residuals of exactly zero must not give a variance of zero.
 LEAST_FACTOR = 1e-6
-#: Folds over which the models of the local scale and the shapes are cross-fitted, by rows.
-FOLDS = {6000: 5, 2**62: 3}
 #: Second moment of the calibrated z-scores below which the noise floor has had a say in it.
 ON_THE_FLOOR = 0.999
 
@@ -124,7 +135,7 @@ def _rank_quantile(size: Array, weight: Array, level: float) -> float:
     return float(size[order][min(int(rank), len(size) - 1)])
 
 
-def scale_from_quantile(z: Array, weight: Array | None = None, level: float | None = None) -> float:
+def scale_from_quantile(z: Array, weight: Array | None = None, level: float = 0.95) -> float:
     r"""The factor c of the module's formula from (weighted) z-scores.
 
     Examples
@@ -134,15 +145,14 @@ def scale_from_quantile(z: Array, weight: Array | None = None, level: float | No
     >>> bool(abs(scale_from_quantile(z) - 4.0) < 0.1)
     True
     """
-    level = LEVEL if level is None else level
     weight = np.ones(len(z)) if weight is None else weight
     quantile = _rank_quantile(np.abs(z), weight, level)
     return float((quantile / ndtri(0.5 + level / 2.0)) ** 2)
 
 
-def calibrate_scale(z: Array, weight: Array, note: str = "") -> Calibration:
-    """One factor for all rows."""
-    factor = max(scale_from_quantile(z, weight), LEAST_FACTOR)
+def calibrate_scale(z: Array, weight: Array, level: float = 0.95, note: str = "") -> Calibration:
+    """Return one factor for all rows, so that intervals of this level hold on held-out rows."""
+    factor = max(scale_from_quantile(z, weight, level), LEAST_FACTOR)
     return Calibration("scale", factor, z, weight, note=note)
 
 
@@ -155,9 +165,10 @@ def calibrate_locally(
     noise: float,
     noise_floor: float,
     seed: int,
+    settings: Settings = DEFAULTS,
     device: torch.device | None = None,
 ) -> Calibration:
-    """A local scale and a shape.
+    """Fit a local scale and a shape.
 
     Parameters
     ----------
@@ -174,14 +185,15 @@ def calibrate_locally(
         Noise variance of part 2.
     noise_floor : float
         What the noise variance of no row falls below.
+    settings : Settings
     device : torch.device, optional
         Of the fit; the CPU by default.
     """
     weight = merged.weight
     if not (z != 0.0).any():
-        return calibrate_scale(z, weight, "no residual to learn from")
+        return calibrate_scale(z, weight, settings.scale_level, "no residual to learn from")
     rng = np.random.default_rng(seed)
-    n_folds = next(k for rows, k in FOLDS.items() if len(merged.c) <= rows)
+    n_folds = next(k for rows, k in settings.calibration_folds if len(merged.c) <= rows)
     folds = assign_folds(len(merged.c), n_folds, rng, merged.groups)
     local = fit_local_scale(
         situation,
@@ -193,6 +205,7 @@ def calibrate_locally(
         share,
         ratios,
         seed,
+        settings.local_scale,
         device or torch.device("cpu"),
     )
     g, v = local.heldout_factor, situation.variance
@@ -200,6 +213,68 @@ def calibrate_locally(
     local = replace(local, heldout_factor=factors)
     moment = float(weight @ (z**2 / factors) / weight.sum())
     moment = moment if moment < ON_THE_FLOOR else 1.0
-    shape, scores = choose_shape(z / np.sqrt(factors), weight, folds[merged.inverse], moment)
+    shape, scores = choose_shape(
+        z / np.sqrt(factors), weight, folds[merged.inverse], moment, settings.shape
+    )
     factor = _rank_quantile(local.heldout_factor, weight, 0.5)
     return Calibration("local", factor, z, weight, local, shape, scores)
+
+
+def calibrate(
+    data: Prepared,
+    held_rows: HeldRows,
+    mean: StackedMean,
+    variance: GPVariance,
+    options: Options,
+    seed: int,
+) -> Calibration:
+    """Fit part 3 to the rows that were held out."""
+    settings, merged = options.settings, held_rows.merged
+    residuals = mean.heldout_residuals
+    held = np.asarray(variance.heldout_variance, dtype=np.float64)
+    v = np.maximum(held, options.noise_floor)[merged.inverse]
+    z = residuals / np.sqrt(v)
+    if options.calibration is None:
+        return Calibration("none", 1.0, z, merged.weight)
+    if options.calibration == "scale":
+        return calibrate_scale(z, merged.weight, settings.scale_level)
+    predicted = merged.y - residuals
+    m = len(held_rows.index)
+    some = np.random.default_rng(seed).permutation(m)[: settings.local_scale.final_rows]
+    index = torch.as_tensor(held_rows.index[some], device=data.rows.X.device)
+    final = mean.predict(data.rows.X[index]).double().cpu().numpy()
+    situation = Situation(
+        merged.X[merged.inverse],
+        predicted,
+        v,
+        mean.heldout_disagreement,
+        _is_telling(predicted, merged, some, final, settings.local_scale.most_moved),
+    )
+    share = m / len(data.rows)
+    return calibrate_locally(
+        situation,
+        z,
+        merged,
+        share,
+        mean.lengthscale_shape(),
+        float(variance.noise),
+        options.noise_floor,
+        seed,
+        settings,
+        data.rows.X.device,
+    )
+
+
+def _is_telling(
+    heldout: Array, merged: Merged, some: NDArray[np.int64], final: Array, most_moved: float
+) -> bool:
+    """Whether held-out predictions vary by more than what leaving a row out does to them.
+
+    ``final`` are predictions of the final model for ``some`` of the distinct rows.
+    """
+    weight, m = merged.weight, len(merged.c)
+    by_row = np.bincount(merged.inverse, weights=weight * heldout, minlength=m) / merged.c
+    share = merged.c[some] / merged.c[some].sum()
+    moved = float(np.sqrt(share @ (by_row[some] - final) ** 2))
+    centred = heldout - weight @ heldout / weight.sum()
+    return moved <= most_moved * float(np.sqrt(weight @ centred**2 / weight.sum()))

@@ -53,8 +53,9 @@ from twostagegp.engines.exact.engine import ExactEngine
 from twostagegp.errors import NotFittableError, TwoStageGPError
 from twostagegp.kernels import NamedKernel
 from twostagegp.pipeline.mean.crossfit import RegressorMean
+from twostagegp.pipeline.settings import DEFAULTS, LocalScaleSettings
 from twostagegp.runtime.finite import predict_with
-from twostagegp.training.ladder import Candidate
+from twostagegp.training.candidates import Candidate
 
 __all__ = ["Combination", "LocalScale", "Situation", "combine", "fit_local_scale", "log_squares"]
 
@@ -63,32 +64,10 @@ Array = NDArray[np.float64]
 _LOG = logging.getLogger("twostagegp")
 _CPU = torch.device("cpu")
 
-#: Fewest distinct rows from which a local scale is learned.
-FEWEST_ROWS = 40
-#: Fewest distinct rows from which trees learn one.
-TREE_ROWS = 150
-#: Above this many rows the trees take fewer and larger steps.
-MANY_ROWS = 6000
-#: Rows of a mean weight below this count once in the trees, which is three times as fast.
-HARDLY_WEIGHTED = 1.1
-#: Up to so many columns a ridge on the columns themselves joins: a smooth picture.
-SMOOTH_COLUMNS = 3
-#: Distinct rows of the ridges, and of their training.
-RIDGE_ROWS, TRAINING_ROWS = 1000, 600
 #: Log z-squares stop here: a residual of exactly zero is not a scale of zero.
 SMALLEST_SQUARE = 1e-4
 #: Minus the mean of the logarithm of a chi-squared variable with one degree of freedom.
 LOG_CHI = 1.2703628454614782
-#: Least noise variance of the log z-squares of a ridge: half of a Gaussian's.
-LEAST_NOISE = 0.25 * math.pi**2
-#: Nats that a unit of a costs, and that the whole combination must gain for every member.
-PRICE = 1.0
-#: Bounds of a; above one where a member shrinks too much itself.
-LARGEST_WEIGHT = 2.0
-#: A member with less weight than this is not worth asking.
-LEAST_WEIGHT = 0.05
-#: Least weight of the overall factor in b, in rows.
-LEAST_ROWS = 1.0
 #: Log disagreements and variances stop at this share of the target's spread.
 TINY = 1e-6
 #: Standard deviations of the training rows beyond which a ridge does not extrapolate.
@@ -268,6 +247,7 @@ class ScaleRidge:
         shape: Array | None,
         order: NDArray[np.int64],
         groups: NDArray[np.int64] | None,
+        settings: LocalScaleSettings = DEFAULTS.local_scale,
         device: torch.device = _CPU,
     ) -> None:
         self.label, self.on_inputs = label, on_inputs
@@ -276,12 +256,12 @@ class ScaleRidge:
         self._spread = 1.0 if on_inputs else np.maximum(F.std(axis=0), TINY)
         self._t_mean, self._t_spread = float(t.mean()), max(float(t.std()), TINY)
         Z = self._scaled(F)
-        used = order[:RIDGE_ROWS]
+        used = order[: settings.ridge_rows]
         if groups is not None and len(used) < len(order):
             # A group of which only a part would be left out must not be used at all.
             used = used[groups[used] != groups[order[len(used)]]]
             if len(used) == 0:
-                raise NotFittableError(f"a group of more than {RIDGE_ROWS} rows")
+                raise NotFittableError(f"a group of more than {settings.ridge_rows} rows")
         used = np.sort(used)
         ratios = shape if on_inputs else None
         kernel = NamedKernel("matern32", Z.shape[1], ard=not on_inputs, shape=ratios)
@@ -291,10 +271,10 @@ class ScaleRidge:
             None if groups is None else groups[used],
         )
         # Logarithms of squares are noisy; a ridge that follows them does not know better.
-        floor = min(LEAST_NOISE / self._t_spread**2, 0.9)
+        floor = min(settings.least_noise / self._t_spread**2, 0.9)
         engine = ExactEngine(rows, noise_floor=floor)
         candidate = Candidate(kernel, "nll")
-        part = np.flatnonzero(np.isin(used, order[:TRAINING_ROWS]))
+        part = np.flatnonzero(np.isin(used, order[: settings.training_rows]))
         training = engine.subset(part).to(device)
         candidate.train(training, None, is_full=False, steps=30, tolerance=1e-3)
         if candidate.parameters is None or candidate.failure:
@@ -342,9 +322,10 @@ class ScaleTrees:
         weight: Array,
         folds: NDArray[np.int64],
         seed: int,
+        settings: LocalScaleSettings = DEFAULTS.local_scale,
     ) -> None:
         m = len(t)
-        many = m > MANY_ROWS
+        many = m > settings.many_rows
         regressor = HistGradientBoostingRegressor(
             learning_rate=0.1 if many else 0.05,
             max_iter=150 if many else 300,
@@ -355,7 +336,7 @@ class ScaleTrees:
             n_iter_no_change=15,
             validation_fraction=0.15,
         )
-        if weight.mean() < HARDLY_WEIGHTED:
+        if weight.mean() < settings.hardly_weighted:
             weight = np.ones(m)
         # Threads that wait for each other cost more than they bring on so few rows.
         with threadpool_limits(1, user_api="openmp"):
@@ -388,7 +369,12 @@ class Combination:
         return np.exp(np.clip(S @ self.a + self.c, -40.0, 40.0)) + self.b
 
 
-def combine(S: Array, squares: Array, weight: Array) -> Combination:
+def combine(
+    S: Array,
+    squares: Array,
+    weight: Array,
+    settings: LocalScaleSettings = DEFAULTS.local_scale,
+) -> Combination:
     r"""a, b and c of largest held-out density.
 
     With :math:`g_i = e^{S_i a + c} + b` minimises over :math:`0 \le a \le 2` and
@@ -429,24 +415,26 @@ def combine(S: Array, squares: Array, weight: Array) -> Combination:
         g = e + b
         by_log_g = 0.5 * weight * (1.0 - squares / g)
         by_exponent = by_log_g * e / g
-        value = 0.5 * float(weight @ (np.log(g) + squares / g)) + PRICE * float(p[:J].sum())
+        value = 0.5 * float(weight @ (np.log(g) + squares / g)) + settings.price * float(
+            p[:J].sum()
+        )
         gradient = np.concatenate(
             [
-                S.T @ by_exponent + PRICE,
+                S.T @ by_exponent + settings.price,
                 [by_exponent.sum(), float((by_log_g * b / g).sum())],
             ]
         )
         return value / N, gradient / N
 
-    least = math.log(min(LEAST_ROWS / N, 0.5))
-    bounds = [(0.0, LARGEST_WEIGHT)] * J + [(None, None), (least, 0.0)]
+    least = math.log(min(settings.least_rows / N, 0.5))
+    bounds = [(0.0, settings.largest_weight)] * J + [(None, None), (least, 0.0)]
     found = []
     for each, share in ((0.7 / J, 0.02), (0.1 / J, 0.2)):
         start = np.concatenate([np.full(J, each), [math.log(overall), max(math.log(share), least)]])
         found.append(minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds))
     best = min(found, key=lambda result: float(result.fun))
     as_constant = 0.5 * (math.log(overall) + 1.0)
-    if not N * (as_constant - float(best.fun)) > PRICE * (J + 1):
+    if not N * (as_constant - float(best.fun)) > settings.price * (J + 1):
         return constant
     return Combination(
         best.x[:J].copy(), overall * math.exp(float(best.x[J + 1])), float(best.x[J])
@@ -506,6 +494,7 @@ def fit_local_scale(
     share: float,
     shape: Array | None,
     seed: int,
+    settings: LocalScaleSettings = DEFAULTS.local_scale,
     device: torch.device = _CPU,
 ) -> LocalScale:
     """Learn a local scale from rows that were held out.
@@ -524,21 +513,22 @@ def fit_local_scale(
         Share of the table's distinct rows that were held out.
     shape : array of shape (d,), optional
         Ratios of the mean's lengthscales.
+    settings : LocalScaleSettings
     device : torch.device
         Where ridges are trained.
     """
     rng = np.random.default_rng(seed)
     members: list[Member] = []
     S = np.zeros((len(z), 0))
-    if len(folds) >= FEWEST_ROWS:
+    if len(folds) >= settings.fewest_rows:
         cases = Cases.of(z, weight, inverse, folds, groups, share, rng)
-        members = _members(situation, z, cases, shape, seed, rng, device)
+        members = _members(situation, z, cases, shape, seed, rng, settings, device)
         S = np.column_stack([S, *(cases.to_rows(member.heldout) for member in members)])
-    combination = combine(S, z**2, weight)
-    while (light := (combination.a < LEAST_WEIGHT)).any():
+    combination = combine(S, z**2, weight, settings)
+    while (light := (combination.a < settings.least_weight)).any():
         members = [member for member, drop in zip(members, light, strict=True) if not drop]
         S = S[:, ~light]
-        combination = combine(S, z**2, weight)
+        combination = combine(S, z**2, weight, settings)
     heldout_factor = combination.factor(S)
     # b is there for every row, needed or not: the mean square under the result may be below one.
     rest = float(weight @ (z**2 / heldout_factor) / weight.sum())
@@ -561,12 +551,13 @@ def _members(
     shape: Array | None,
     seed: int,
     rng: np.random.Generator,
-    device: torch.device = _CPU,
+    settings: LocalScaleSettings,
+    device: torch.device,
 ) -> list[Member]:
     """The models of the log scale; one that cannot be fitted is left out."""
     situation, t = situation.take(cases.first), log_squares(z[cases.first])
     k, d = situation.X.shape
-    with_trees = k >= TREE_ROWS and len(np.unique(cases.folds)) > 1
+    with_trees = k >= settings.tree_rows and len(np.unique(cases.folds)) > 1
     order = rng.permutation(k)
     if cases.groups is not None:
         place = rng.permutation(int(cases.groups.max()) + 1)
@@ -575,12 +566,13 @@ def _members(
         # Halves are one row: the ridge takes the first of them, and leaves it out.
         order = order[order <= cases.half[order]]
     members: list[Member] = []
-    on_inputs = [False] + [True] * (d <= SMOOTH_COLUMNS or not with_trees)
-    for inputs in on_inputs:
+    on_inputs = [False] + [True] * (d <= settings.smooth_columns or not with_trees)
+    for inputs in on_inputs if settings.with_ridges else ():
         said = "mean, variance and disagreement" if situation.telling else "variance"
         label = f"ridge on {'inputs' if inputs else said}"
         try:
-            ridge = ScaleRidge(label, situation, t, inputs, shape, order, cases.groups, device)
+            groups = cases.groups
+            ridge = ScaleRidge(label, situation, t, inputs, shape, order, groups, settings, device)
         except TwoStageGPError as error:
             _LOG.info("%s of the log scale failed: %s", label, error)
             continue
@@ -588,5 +580,5 @@ def _members(
         ridge.heldout = ridge.heldout[first]
         members.append(ridge)
     if with_trees:
-        members.append(ScaleTrees(situation, t, cases.weight, cases.folds, seed))
+        members.append(ScaleTrees(situation, t, cases.weight, cases.folds, seed, settings))
     return members

@@ -36,6 +36,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, special, stats
 
+from twostagegp.pipeline.settings import DEFAULTS, ShapeSettings
+
 __all__ = [
     "GAUSSIAN",
     "Shape",
@@ -48,24 +50,10 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-#: Bins of an empirical shape between its tails; in a tail each bin is half of the one before it.
-BINS = 100
-#: Fewest rows of the last bin.
-LAST_BIN_ROWS = 3.0
-#: Width of a component, in distances between neighbouring bins: less would leave ripples.
-OVERLAP = 0.75
-#: The bandwidth is this times the usual rule, which is for a density, not for quantiles.
-BANDWIDTH = 0.5
-#: The t distribution weighs as much as so many rows.
-TAIL_ROWS = 5.0
 #: Degrees of freedom: above two, so that there is a variance; large ones are a Gaussian.
 DEGREES = (2.5, 200.0)
 #: Levels at which the score compares quantiles.
 SCORE_LEVELS = (np.arange(99) + 1.0) / 100.0
-#: Fewest z-scores from which an empirical shape is made.
-FEWEST = 30
-#: A less simple shape must be better by so many standard errors of the difference.
-STANDARD_ERRORS = 1.0
 #: So many values are compared with all components at once.
 _FEW = 10_000
 
@@ -200,8 +188,10 @@ _ONE = (np.zeros(1), np.ones(1), np.ones(1))
 GAUSSIAN = Shape("gaussian", *_ONE)
 
 
-def gaussian_shape(z: Array, weight: Array, moment: float = 1.0) -> Shape:
-    """The Gaussian, whatever the z-scores."""
+def gaussian_shape(
+    z: Array, weight: Array, moment: float = 1.0, settings: ShapeSettings = DEFAULTS.shape
+) -> Shape:
+    """Return the Gaussian, whatever the z-scores."""
     return GAUSSIAN
 
 
@@ -211,8 +201,10 @@ def _with_moment(z: Array, weight: Array, moment: float) -> Array:
     return math.sqrt(moment / own) * z
 
 
-def student_shape(z: Array, weight: Array, moment: float = 1.0) -> Shape:
-    r"""The t distribution of variance one with the degrees of freedom of largest likelihood.
+def student_shape(
+    z: Array, weight: Array, moment: float = 1.0, settings: ShapeSettings = DEFAULTS.shape
+) -> Shape:
+    r"""Return the t distribution of variance one with the degrees of freedom of largest likelihood.
 
     Examples
     --------
@@ -234,8 +226,10 @@ def student_shape(z: Array, weight: Array, moment: float = 1.0) -> Shape:
     return Shape("student", *_ONE, tail=1.0, degrees=nu)
 
 
-def empirical_shape(z: Array, weight: Array, moment: float = 1.0) -> Shape:
-    r"""The smoothed distribution of z-scores, with the tails of the fitted t distribution.
+def empirical_shape(
+    z: Array, weight: Array, moment: float = 1.0, settings: ShapeSettings = DEFAULTS.shape
+) -> Shape:
+    r"""Return the smoothed distribution of z-scores, with the tails of the fitted t distribution.
 
     Parameters
     ----------
@@ -256,7 +250,7 @@ def empirical_shape(z: Array, weight: Array, moment: float = 1.0) -> Shape:
     # Equal ones become one: a weight is a number of repeats.
     z, place = np.unique(z, return_inverse=True)
     w = np.bincount(place, weights=weight) / n
-    edges = bin_edges(n)
+    edges = bin_edges(n, settings)
     # A row on an edge is shared between the bins.
     mass = np.concatenate([[0.0], np.cumsum(w)])
     sums = np.concatenate([[0.0], np.cumsum(w * z)])
@@ -264,11 +258,11 @@ def empirical_shape(z: Array, weight: Array, moment: float = 1.0) -> Shape:
     q = np.diff(np.interp(edges, mass / mass[-1], sums)) / p
     quartiles = np.interp([0.25, 0.75], mass[1:] - 0.5 * w, z)
     spread = min(math.sqrt(moment), float(quartiles[1] - quartiles[0]) / 1.349)
-    bandwidth = max(BANDWIDTH * 0.9 * spread * n**-0.2, 1e-6)
-    h = np.maximum(bandwidth, OVERLAP * np.gradient(q))
+    bandwidth = max(settings.bandwidth * 0.9 * spread * n**-0.2, 1e-6)
+    h = np.maximum(bandwidth, settings.overlap * np.gradient(q))
     # The same second moment again, which smoothing has changed.
     scale = math.sqrt(moment / float(p @ (q**2 + h**2)))
-    tail = TAIL_ROWS / (n + TAIL_ROWS)
+    tail = settings.tail_rows / (n + settings.tail_rows)
     degrees = student_shape(z, w, moment).degrees
     centres, widths, shares = scale * q, scale * h, p
     if moment < 1.0:
@@ -278,7 +272,7 @@ def empirical_shape(z: Array, weight: Array, moment: float = 1.0) -> Shape:
     return Shape("empirical", centres, widths, shares, tail, degrees)
 
 
-def bin_edges(n: float) -> Array:
+def bin_edges(n: float, settings: ShapeSettings = DEFAULTS.shape) -> Array:
     """Probabilities between the bins of n rows: equal ones, and halves of halves at both ends.
 
     Examples
@@ -286,11 +280,11 @@ def bin_edges(n: float) -> Array:
     >>> bin_edges(12.0)
     array([0.  , 0.25, 0.5 , 0.75, 1.  ])
     """
-    count = max(2, int(min(BINS, n / LAST_BIN_ROWS)))
+    count = max(2, int(min(settings.bins, n / settings.last_bin_rows)))
     edges = np.arange(count + 1) / count
     ends = []
     last = 0.5 / count
-    while last * n >= LAST_BIN_ROWS:
+    while last * n >= settings.last_bin_rows:
         ends.append(last)
         last *= 0.5
     lower = np.array(ends[::-1])
@@ -298,7 +292,7 @@ def bin_edges(n: float) -> Array:
 
 
 #: Simplest first.
-MAKERS: Mapping[str, Callable[[Array, Array, float], Shape]] = {
+MAKERS: Mapping[str, Callable[[Array, Array, float, ShapeSettings], Shape]] = {
     "gaussian": gaussian_shape,
     "student": student_shape,
     "empirical": empirical_shape,
@@ -320,7 +314,11 @@ def crps(shape: Shape, z: Array) -> Array:
 
 
 def choose_shape(
-    z: Array, weight: Array, folds: NDArray[np.int64], moment: float = 1.0
+    z: Array,
+    weight: Array,
+    folds: NDArray[np.int64],
+    moment: float = 1.0,
+    settings: ShapeSettings = DEFAULTS.shape,
 ) -> tuple[Shape, dict[str, float]]:
     """The shape with the best score on rows that it has not seen.
 
@@ -343,22 +341,22 @@ def choose_shape(
     numbers = np.unique(folds)
     if len(numbers) < 2:
         return GAUSSIAN, {}
-    makers = dict(MAKERS)
-    if weight.sum() < FEWEST:
-        makers.pop("empirical")
+    makers = {name: MAKERS[name] for name in settings.names}
+    if weight.sum() < settings.fewest:
+        makers.pop("empirical", None)
     losses = {name: np.empty(len(z)) for name in makers}
     for fold in numbers:
         out = folds == fold
         for name, make in makers.items():
-            losses[name][out] = crps(make(z[~out], weight[~out], moment), z[out])
+            losses[name][out] = crps(make(z[~out], weight[~out], moment, settings), z[out])
     share = weight / weight.sum()
-    best = "gaussian"
+    best = settings.names[0]
     for name in list(makers)[1:]:
         difference = losses[name] - losses[best]
         gain = float(share @ difference)
         error = math.sqrt(float(share @ (difference - gain) ** 2 / weight.sum()))
-        if gain < -STANDARD_ERRORS * error:
+        if gain < -settings.standard_errors * error:
             best = name
-    return makers[best](z, weight, moment), {
+    return makers[best](z, weight, moment, settings), {
         name: float(share @ loss) for name, loss in losses.items()
     }

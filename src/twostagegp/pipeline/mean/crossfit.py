@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import clone
+from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.utils.validation import has_fit_parameter
 from torch import Tensor
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 from twostagegp.runtime.finite import predict_with
 
-__all__ = ["RegressorMean", "assign_folds"]
+__all__ = ["RegressorMean", "assign_folds", "boosted_trees"]
 
 Array = NDArray[np.float64]
 
@@ -120,3 +121,20 @@ class RegressorMean:
     def extended(self, appended: AppendedRows, keep_factors: bool) -> RegressorMean:
         """Itself: a regressor stays as it was fitted."""
         return self
+
+
+def boosted_trees(large: bool = False) -> HistGradientBoostingRegressor:
+    """Return the stack's tree ensemble, for targets that jump or depend weakly on many columns.
+
+    Large tables get fewer and larger steps, as each of them passes over all rows.
+    """
+    return HistGradientBoostingRegressor(
+        learning_rate=0.1 if large else 0.05,
+        max_iter=500 if large else 1000,
+        max_leaf_nodes=63,
+        max_features=0.6,
+        l2_regularization=5.0,
+        early_stopping=True,
+        validation_fraction=0.1,
+        n_iter_no_change=20,
+    )

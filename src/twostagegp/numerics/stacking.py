@@ -24,13 +24,8 @@ __all__ = ["crossfitted_residuals", "simplex_weights"]
 
 Array = NDArray[np.float64]
 
-#: Default rho; docs/defaults.md has the table behind it.
-RIDGE = 0.03
 
-
-def simplex_weights(
-    E: Array, sample_weight: Array | None = None, ridge: float | None = None
-) -> Array:
+def simplex_weights(E: Array, sample_weight: Array | None = None, ridge: float = 0.03) -> Array:
     r"""Weights of the stack from held-out residuals.
 
     Solved as one non-negative least-squares problem: the minimiser of
@@ -40,10 +35,10 @@ def simplex_weights(
     Parameters
     ----------
     E : array of shape (n, C)
-        Held-out residuals, one column a candidate.
+        Held-out residuals, one column per candidate.
     sample_weight : array of shape (n,), optional
     ridge : float
-        The :math:`\rho` above; ``RIDGE`` by default.
+        The :math:`\rho` above; docs/defaults.md has the table behind its default.
 
     Returns
     -------
@@ -60,7 +55,6 @@ def simplex_weights(
     C = E.shape[1]
     if C == 1:
         return np.ones(1)
-    ridge = RIDGE if ridge is None else ridge
     w = np.ones(len(E)) if sample_weight is None else sample_weight
     G = (E * w[:, None]).T @ E / w.sum()
     diagonal = np.diag(G)
@@ -76,7 +70,10 @@ def simplex_weights(
 
 
 def crossfitted_residuals(
-    E: Array, folds: NDArray[np.int64], sample_weight: Array | None = None
+    E: Array,
+    folds: NDArray[np.int64],
+    sample_weight: Array | None = None,
+    ridge: float = 0.03,
 ) -> Array:
     """Residuals of the stack in which no row helped to choose the weights used on it.
 
@@ -104,5 +101,5 @@ def crossfitted_residuals(
         inside = ~out
         if not inside.any():
             inside = out
-        residuals[out] = E[out] @ simplex_weights(E[inside], w[inside])
+        residuals[out] = E[out] @ simplex_weights(E[inside], w[inside], ridge)
     return residuals

@@ -1,0 +1,51 @@
+"""The distance that a kernel sees: inputs divided by its lengthscales.
+
+Neighbours are looked for in it, and inducing points are spread out in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from twostagegp.kernels import Kernel, NamedKernel, Vector
+
+__all__ = ["SETTLED", "Metric"]
+
+#: Change of a log ratio of two lengthscales below which neighbours and inducing points are kept.
+SETTLED = 0.02
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Inverse lengthscales divided by the largest one, and the norm."""
+
+    inverse: tuple[float, ...]
+    manhattan: bool
+
+    @classmethod
+    def of(cls, kernel: Kernel, theta: Vector, d: int) -> Metric:
+        """Return the metric of a kernel; without lengthscales all columns count alike.
+
+        Only ratios of lengthscales decide which rows are near, so kernels whose lengthscales
+        differ by a common factor share their neighbours.
+        """
+        scales = kernel.lengthscales(theta)
+        inverse = np.ones(d) if scales is None else 1.0 / np.asarray(scales)
+        inverse = inverse / inverse.max()
+        manhattan = isinstance(kernel, NamedKernel) and kernel.metric == 1
+        return cls(tuple(float(f"{value:.10g}") for value in inverse), manhattan)
+
+    def change(self, other: Metric) -> float:
+        """Return the largest difference of a log ratio of two lengthscales.
+
+        It is 0 if the neighbour sets cannot change.
+        """
+        return float(np.ptp(np.log(self.inverse) - np.log(other.inverse)))
+
+    def scale(self, X: Tensor) -> Tensor:
+        """Return inputs in which plain distances are those of the metric."""
+        return X * torch.as_tensor(self.inverse, dtype=X.dtype, device=X.device)

@@ -1,0 +1,187 @@
+"""The exact method: one factorisation of all rows, every row held out in closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from twostagegp.data.rows import Rows
+from twostagegp.data.scaling import Prepared
+from twostagegp.engines.exact.engine import ExactEngine, Work
+from twostagegp.engines.problem import ObjectiveName
+from twostagegp.engines.protocol import Engine, Posterior
+from twostagegp.kernels import Kernel, NamedKernel, kernel_list
+from twostagegp.pipeline.held_rows import HeldRows
+from twostagegp.pipeline.mean.crossfit import assign_folds
+from twostagegp.pipeline.mean.refits import refit_residuals, shortlist
+from twostagegp.pipeline.methods.protocol import CrossfitPlan
+from twostagegp.pipeline.options import Options
+from twostagegp.pipeline.settings import MeanSettings
+from twostagegp.pipeline.variance import rank_by_value
+from twostagegp.training.candidates import Candidate, fitted_only, train_with
+from twostagegp.training.ladder import Ladder, climb
+from twostagegp.training.ranking import rank_by_loo_error, rank_by_unseen_error
+
+if TYPE_CHECKING:
+    from twostagegp.pipeline.mean.stacked import StackedMean
+
+__all__ = ["ExactMethod"]
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+
+class ExactMethod:
+    """All rows are held out; candidates climb a ladder of subsamples."""
+
+    def __init__(self, data: Prepared, options: Options, seed: int) -> None:
+        self.data, self.options = data, options
+        self.m = len(data.rows)
+        self.work = Work(full_rows=self.m)
+        self.engine = ExactEngine(
+            data.rows,
+            options.noise_floor,
+            use_prior=options.training is None,  # the paper's schedules have no prior
+            work=self.work,
+            factor_dtype=options.factor_dtype,
+            blocked_rows=options.settings.method.blocked_rows,
+        )
+        self.held = HeldRows.every(data)
+        self.mean_rng = np.random.default_rng(seed)
+        self.variance_rng = np.random.default_rng(seed + 1)
+        few = self.m < self._settings.small_rows
+        n_folds = self._settings.refit_folds // (2 if few else 1)
+        self.folds = assign_folds(self.m, n_folds, self.mean_rng, data.merged.groups)
+        self.n_refits = 0
+
+    @property
+    def _settings(self) -> MeanSettings:
+        return self.options.settings.mean
+
+    @property
+    def conditionings(self) -> int:
+        return self.work.full_conditionings
+
+    def candidates(self, kernels: Sequence[Kernel], single: bool) -> list[Candidate]:
+        objectives = self._objectives(single)
+        return [
+            Candidate(kernel, objective)
+            for objective in objectives
+            for kernel in kernels
+            # The likelihood adds variety where there are many lengthscales to get wrong.
+            if objective == "loo" or kernel.ard or len(objectives) == 1
+        ]
+
+    def _objectives(self, single: bool) -> tuple[ObjectiveName, ...]:
+        if self.options.objective == "nll" or self.m < self._settings.small_rows:
+            return ("nll",)
+        return ("loo",) if single else ("loo", "nll")
+
+    def train(self, candidates: list[Candidate]) -> list[Candidate]:
+        rng = self.mean_rng
+        if self.options.training is not None:
+            for candidate in candidates:
+                train_with(self.engine, candidate, self.options.training, rng)
+            return fitted_only(candidates)
+        ladder = self._mean_ladder(len(candidates))
+        survivors = climb(self.engine, candidates, ladder, rank_by_unseen_error, rng)
+        keep = self._settings.refit_keep // (1 if self.m >= self._settings.small_rows else 2)
+        if self._refits and len(survivors) > keep:
+            ranking = np.argsort(rank_by_loo_error(self.engine, survivors), kind="stable")
+            ranked = [survivors[i] for i in ranking]
+            survivors = shortlist(ranked, keep, self.m, self._settings.afresh_rows)
+        return survivors
+
+    def _mean_ladder(self, n_candidates: int) -> Ladder:
+        m, sizes = self.m, self._settings
+        blocked = self.engine.blocked_rows
+        if m > sizes.full_training_rows:
+            # The rung before has a third of the rows at least: few evaluations are left to make.
+            first = 2 if m > sizes.largest_training_rows else 3
+            return Ladder.plan(m, n_candidates, 3, (first, 2), patient=True, blocked_rows=blocked)
+        steps = (15, 10, 6, 6, 4, 4) if m <= sizes.medium_rows else (6, 4, 3, 3)
+        return Ladder.plan(m, n_candidates, len(steps), steps, blocked_rows=blocked)
+
+    @cached_property
+    def _refits(self) -> bool:
+        return self.m <= self._settings.refit_rows and self.options.training is None
+
+    def tuning(self) -> tuple[Engine, Tensor | None]:
+        most = self._settings.tuning_rows
+        if self.m <= most:
+            return self.engine, None
+        return self.engine.subset(np.sort(self.mean_rng.permutation(self.m)[:most])), None
+
+    def heldout_residuals(self, candidate: Candidate, posterior: Posterior) -> Array:
+        if not self._refits or candidate.objective == "ridge":
+            return self.held.residuals(posterior)
+        self.n_refits += len(np.unique(self.folds))
+        merged = self.data.merged
+        return refit_residuals(self.engine, merged, candidate, self.folds, self._settings)
+
+    def search_rows(self) -> Rows:
+        return self.data.rows
+
+    def rows_per_prediction(self) -> float:
+        return self.data.rows.total
+
+    def crossfit_plan(self) -> CrossfitPlan:
+        n, folds = self.data.n_rows, self.stack_folds()
+        if self.data.merged.groups is None:
+            # One copy of a row is held out and the other copies stay, as for the kernels.
+            folds = assign_folds(n, int(folds.max()) + 1, self.mean_rng)
+        return CrossfitPlan(np.arange(n), folds)
+
+    def further_members(self) -> list[Any]:
+        return []
+
+    def stack_folds(self) -> Index:
+        return self.folds[self.data.merged.inverse]
+
+    def prune(self, models: list[Any]) -> list[Any]:
+        return models
+
+    def variance_kernels(self, mean: StackedMean) -> list[Kernel]:
+        """Return each name in two forms with ``ard="both"``.
+
+        One has lengthscales in the ratios that the mean has found, so that only their common size
+        is open; the other has all of them open.
+        """
+        options, d, columns = self.options, self.data.rows.X.shape[1], self.data.columns
+        few = self.m < self._settings.small_rows
+        kernels = options.variance_choices()
+        shape = mean.lengthscale_shape() if options.ard == "both" else None
+        if shape is None:
+            ard = False if options.ard == "both" and few else options.ard
+            return kernel_list(kernels, ard, d, columns)
+        named = [kernel for kernel in kernels if isinstance(kernel, str)]
+        made: list[Kernel] = [NamedKernel(name, d, shape=shape) for name in named]
+        objects = [kernel for kernel in kernels if not isinstance(kernel, str)]
+        made += kernel_list(objects, False, d, columns)
+        return made if few else made + kernel_list(named, True, d)
+
+    def variance_engine(self, rows: Rows, noise_floor: float) -> Engine:
+        return self.engine.with_rows(rows).with_noise_floor(noise_floor)
+
+    def train_variance(
+        self, engine: Engine, candidates: list[Candidate], rows: Rows, R: Tensor
+    ) -> list[Candidate]:
+        training, rng = self.options.training, self.variance_rng
+        R_used = R if self.options.variance_objective == "heldout" else None
+        if training is None:
+            ladder = self._variance_ladder(len(candidates))
+            return climb(engine, candidates, ladder, rank_by_value, rng, R_used)
+        for candidate in candidates:
+            train_with(engine, candidate, training, rng, R_used)
+        return fitted_only(candidates)
+
+    def _variance_ladder(self, n_candidates: int) -> Ladder:
+        m, sizes = self.m, self._settings
+        steps = 3 if m > sizes.full_training_rows else 8 if m <= sizes.medium_rows else 5
+        blocked = self.engine.blocked_rows
+        return Ladder.plan(m, n_candidates, 1, steps, blocked_rows=blocked)

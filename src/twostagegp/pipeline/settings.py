@@ -1,0 +1,218 @@
+"""Every threshold that decides what a fit does, in one frozen dataclass.
+
+A threshold stands here with its reason; it is passed down explicitly, so a test or benchmark that
+wants another value constructs another :class:`Settings` (``TwoStageGPRegressor(settings=...)``).
+``docs/defaults.md`` has the tables behind the choices. Constants of the machine (sizes of panels,
+blocks and caches), which change no result beyond rounding, stay beside the code that they serve.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from twostagegp.training.rounds import Schedule
+
+__all__ = [
+    "DEFAULTS",
+    "ClassSettings",
+    "LocalScaleSettings",
+    "MeanSettings",
+    "MethodSettings",
+    "SampleSettings",
+    "Settings",
+    "ShapeSettings",
+    "VarianceSettings",
+]
+
+
+@dataclass(frozen=True)
+class MethodSettings:
+    """When the exact method gives way, and how much memory it may take."""
+
+    #: Predicted seconds of an exact fit above which ``method="auto"`` takes neighbours.
+    exact_seconds: float = 60.0
+    #: Distinct rows above which the exact engine holds one n x n matrix instead of eight, and
+    #: estimates derivatives (docs/scale.md).
+    blocked_rows: int = 4000
+    #: Bytes that a fit or prediction may take; None: what is free when it begins.
+    memory_bytes: int | None = None
+    #: Inducing points of ``method="svgp"``, and random rows among which they are chosen.
+    n_inducing: int = 256
+    inducing_pool: int = 20_000
+
+
+@dataclass(frozen=True)
+class MeanSettings:
+    """Part 1: training of the candidates, held-out residuals and stack."""
+
+    #: Below this many distinct rows candidates are trained by the likelihood only, fewer are
+    #: refitted, and the variance has one lengthscale.
+    small_rows: int = 60
+    #: Up to this many distinct rows more evaluations on all of them are affordable.
+    medium_rows: int = 1200
+    #: Above this many distinct rows only three candidates are trained on all of them.
+    full_training_rows: int = 3000
+    #: Above this many the first of the three gets two evaluations on all rows instead of three.
+    largest_training_rows: int = 15_000
+    #: Up to this many distinct rows hyperparameters are chosen again without each fold, so that
+    #: held-out residuals do not come from hyperparameters that saw the row.
+    refit_rows: int = 600
+    refit_folds: int = 10
+    refit_steps: int = 3
+    #: Candidates that are refitted.
+    refit_keep: int = 8
+    #: Rows per parameter below which a kernel is trained from its start without a fold, and folds
+    #: and steps of that.
+    afresh_rows: int = 25
+    afresh_folds: int = 5
+    afresh_steps: int = 60
+    #: Rows on which the penalty of a trained candidate is tuned, and shifts of its logarithm that
+    #: are tried, equally spaced.
+    tuning_rows: int = 1000
+    penalty_shifts: tuple[float, ...] = (-2.0, -1.0, 0.0, 1.0)
+    #: Ridge on the stack's weights: spreads weight over candidates that cannot be told apart.
+    stack_ridge: float = 0.03
+
+
+@dataclass(frozen=True)
+class SampleSettings:
+    """What the methods for large tables do with a sample of rows."""
+
+    #: Rows that are held out: weights, variance and calibration see these.
+    rows: int = 12_000
+    #: Of them, those that train the variance.
+    variance_rows: int = 3000
+    #: Of them, those on which a penalty is tuned.
+    tuning_rows: int = 2000
+    #: Rows on which the ratio test chooses a kernel.
+    search_rows: int = 20_000
+    #: How hyperparameters are trained.
+    schedule: Schedule = field(default_factory=Schedule)
+    #: Rounds and steps per round of the variance's candidates.
+    variance_rounds: int = 2
+    variance_steps: int = 12
+    #: Rows of a GP that is trained on a random subsample alone.
+    subsample_rows: int = 1000
+    #: Folds of a cross-fitted regressor by rows of the table, (at most so many rows, folds). Above
+    #: the last number one fit without the sample will do.
+    crossfit_folds: tuple[tuple[int, int], ...] = ((20_000, 5), (40_000, 3))
+    #: Largest share of the table that such a fit may leave out.
+    most_held_out: float = 0.35
+    #: Up to this many rows a regressor is then fitted to all of them, for predictions.
+    regressor_refit_rows: int = 100_000
+    #: Up to this many rows a regressor gets one thread, and the boosted trees take small steps.
+    one_thread_rows: int = 200_000
+    #: Fewest rows that boosted trees are fitted to, and parameters of theirs that differ from
+    #: ``pipeline/mean/crossfit.py``.
+    tree_rows: int = 50
+    tree_parameters: tuple[tuple[str, object], ...] = ()
+    #: Ridges of the stack at most: each is a search for neighbours and a solve per prediction.
+    most_ridges: int = 3
+    #: A ridge with less weight than this is left out.
+    least_ridge_weight: float = 0.03
+    #: Folds over which the stack's weights are cross-fitted.
+    stack_folds: int = 10
+
+
+@dataclass(frozen=True)
+class VarianceSettings:
+    """Part 2."""
+
+    #: The noise variance is at least this share of the squared size of the residuals.
+    noise_share: float = 0.3
+
+
+@dataclass(frozen=True)
+class LocalScaleSettings:
+    """Part 3: where the variance of part 2 is too small or too large."""
+
+    #: Fewest distinct rows from which a local scale is learned.
+    fewest_rows: int = 40
+    #: Whether ridges learn one, and fewest distinct rows from which trees do.
+    with_ridges: bool = True
+    tree_rows: int = 150
+    #: Above this many rows the trees take fewer and larger steps.
+    many_rows: int = 6000
+    #: Rows of a mean weight below this count once in the trees, which is three times as fast.
+    hardly_weighted: float = 1.1
+    #: Up to so many columns a ridge on the columns themselves joins.
+    smooth_columns: int = 3
+    #: Distinct rows of the ridges, and of their training.
+    ridge_rows: int = 1000
+    training_rows: int = 600
+    #: Least noise variance of the log z-squares of a ridge: half of that of a Gaussian's.
+    least_noise: float = 0.25 * math.pi**2
+    #: Nats that a unit of a costs, and that the whole combination must gain per member.
+    price: float = 1.0
+    #: Largest weight a; above one where a member shrinks too much itself.
+    largest_weight: float = 2.0
+    #: A member with less weight than this is left out.
+    least_weight: float = 0.05
+    #: Least weight of the overall factor in b, in rows.
+    least_rows: float = 1.0
+    #: Held-out predictions that leaving a row out moves by more than this share of their own
+    #: spread leak the row's own target, so they are not used as features; rows on which that is
+    #: looked at.
+    most_moved: float = 0.5
+    final_rows: int = 1000
+
+
+@dataclass(frozen=True)
+class ShapeSettings:
+    """Part 3: the shape of the predictive distribution."""
+
+    #: Shapes that may be chosen, simplest first.
+    names: tuple[str, ...] = ("gaussian", "student", "empirical")
+    #: Bins of an empirical shape between its tails, and fewest rows of the last bin.
+    bins: int = 100
+    last_bin_rows: float = 3.0
+    #: Width of a component, in distances between neighbouring bins: less would leave ripples.
+    overlap: float = 0.75
+    #: The bandwidth is this times the usual rule, which is for a density, not for quantiles.
+    bandwidth: float = 0.5
+    #: The t distribution in the tails weighs as much as so many rows.
+    tail_rows: float = 5.0
+    #: Fewest z-scores from which an empirical shape is made.
+    fewest: int = 30
+    #: A less simple shape must be better by so many standard errors of the difference.
+    standard_errors: float = 1.0
+
+
+@dataclass(frozen=True)
+class ClassSettings:
+    """Thresholds of classification."""
+
+    #: Distinct rows up to which the hyperparameters of flexible kernels are trained again without
+    #: each of a few folds.
+    refit_rows: int = 600
+    refit_folds: int = 5
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All thresholds of a fit, by part.
+
+    Examples
+    --------
+    >>> Settings().sample.rows
+    12000
+    >>> Settings(sample=SampleSettings(rows=500)).sample.rows
+    500
+    """
+
+    method: MethodSettings = field(default_factory=MethodSettings)
+    mean: MeanSettings = field(default_factory=MeanSettings)
+    sample: SampleSettings = field(default_factory=SampleSettings)
+    variance: VarianceSettings = field(default_factory=VarianceSettings)
+    local_scale: LocalScaleSettings = field(default_factory=LocalScaleSettings)
+    shape: ShapeSettings = field(default_factory=ShapeSettings)
+    classes: ClassSettings = field(default_factory=ClassSettings)
+    #: Level of the intervals that ``calibration="scale"`` makes right on held-out rows.
+    scale_level: float = 0.95
+    #: Folds over which the local scale and the shapes are cross-fitted, by distinct rows.
+    calibration_folds: tuple[tuple[int, int], ...] = ((6000, 5), (2**62, 3))
+
+
+#: What estimators use unless they are given other settings.
+DEFAULTS = Settings()

@@ -1,0 +1,141 @@
+"""Candidates: a kernel, the objective that trains it, and what training has found so far."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from twostagegp.engines.problem import ObjectiveName
+from twostagegp.engines.protocol import Trainable
+from twostagegp.errors import NotFittableError, TwoStageGPError
+from twostagegp.kernels import Kernel, Vector
+from twostagegp.training.optimise import Fitted, descend, minimise
+from twostagegp.training.schedule import Training
+
+__all__ = ["Candidate", "fitted_only", "train_with"]
+
+
+@dataclass
+class Candidate:
+    """A kernel, the objective that trains it, and what training has found so far."""
+
+    kernel: Kernel
+    objective: ObjectiveName
+    parameters: Vector | None = None
+    value: float = math.inf
+    gradient_norm: float = math.nan
+    evaluations: int = 0
+    full_evaluations: int = 0
+    refit_evaluations: int = 0
+    seconds: float = 0.0
+    full_seconds: float = 0.0
+    failure: str = ""
+    inverse_hessian: Vector | None = None
+    penalty_shift: float = 0.0
+
+    @property
+    def label(self) -> str:
+        return f"{self.kernel.label}/{self.objective}"
+
+    def with_penalty(self, parameters: Vector) -> Vector:
+        """Parameters whose log noise is moved to where it predicts the mean best."""
+        return np.append(parameters[:-1], parameters[-1] + self.penalty_shift)
+
+    def account(self, evaluations: int, seconds: float, is_full: bool) -> None:
+        """Add what a training has cost."""
+        self.evaluations += evaluations
+        self.seconds += seconds
+        if is_full:
+            self.full_evaluations += evaluations
+            self.full_seconds += seconds
+
+    def train(
+        self, engine: Trainable, R: Tensor | None, is_full: bool, steps: int, tolerance: float
+    ) -> None:
+        """Improve the parameters on the engine's rows; a failure is remembered.
+
+        The first time by L-BFGS; then ``steps`` counts evaluations, and the curvature found on
+        fewer rows guides them.
+        """
+        if steps == 0:
+            return
+        begin = time.perf_counter()
+        problem = engine.problem(self.kernel, self.objective, R)
+        try:
+            start, H = self.parameters, self.inverse_hessian
+            self.record(descend(problem, start, H, steps, tolerance))
+        except TwoStageGPError as error:
+            self.failure = str(error)
+        self.account(problem.evaluations, time.perf_counter() - begin, is_full)
+
+    def record(self, fitted: Fitted) -> None:
+        """Take over what a training has found."""
+        self.parameters = fitted.parameters
+        self.value = fitted.value
+        self.gradient_norm = fitted.gradient_norm
+        self.inverse_hessian = fitted.inverse_hessian
+
+
+def train_with(
+    engine: Trainable,
+    candidate: Candidate,
+    training: Training,
+    rng: np.random.Generator,
+    R: Tensor | None = None,
+) -> None:
+    """Train one candidate exactly as a user's :class:`Training` says.
+
+    A failure is remembered on the way of :meth:`Candidate.train`; :func:`fitted_only` drops it.
+    """
+    try:
+        _train_with(engine, candidate, training, rng, R)
+    except TwoStageGPError as error:
+        candidate.failure = str(error)
+
+
+def fitted_only(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates that could be fitted; an error that names every reason if there is none."""
+    fitted = [c for c in candidates if c.parameters is not None and not c.failure]
+    if not fitted:
+        reasons = sorted({c.failure for c in candidates})
+        raise NotFittableError(f"no kernel could be fitted: {'; '.join(reasons)}")
+    return fitted
+
+
+def _train_with(
+    engine: Trainable,
+    candidate: Candidate,
+    training: Training,
+    rng: np.random.Generator,
+    R: Tensor | None,
+) -> None:
+    n = len(engine.rows)
+    options: dict[str, Any] = {
+        "optimizer": training.optimizer,
+        "schedule": training.schedule,
+        "restart_every": training.restart_every,
+        "weight_decay": training.weight_decay,
+    }
+    parameters = candidate.parameters
+    warm = training.subsample is not None and training.subsample < n
+    if warm:
+        index = np.sort(rng.permutation(n)[: training.subsample])
+        R_part = None if R is None else R[index]
+        problem = engine.subset(index).problem(candidate.kernel, candidate.objective, R_part)
+        begin = time.perf_counter()
+        parameters = minimise(
+            problem, parameters, steps=training.steps, lr=training.lr, **options
+        ).parameters
+        candidate.account(problem.evaluations, time.perf_counter() - begin, is_full=False)
+    problem = engine.problem(candidate.kernel, candidate.objective, R)
+    steps = training.refine_steps if warm else training.steps
+    lr = training.refine_lr if warm else training.lr
+    begin = time.perf_counter()
+    candidate.record(minimise(problem, parameters, steps=steps, lr=lr, **options))
+    candidate.account(problem.evaluations, time.perf_counter() - begin, is_full=True)
