@@ -21,7 +21,7 @@ import signal
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -63,11 +63,17 @@ class _TooLong(BaseException):
 class Guard:
     """Runs cases and names their outcomes.
 
-    One for a process: what Python calls an audit hook cannot be taken away again.
+    Create one per process: Python's audit hooks cannot be removed.
+
+    Parameters
+    ----------
+    programs : collection of str
+        Paths of Python programs that a case may start.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, programs: Collection[str] = ()) -> None:
         self.seen: list[str] = []
+        self.programs = set(programs)
         self._watching = False
         self._armed = -math.inf
         sys.addaudithook(self._audit)
@@ -82,12 +88,16 @@ class Guard:
             return
         if event == "open":
             path, _, flags = arguments
-            if isinstance(flags, int) and flags & _WRITING and str(path) != os.devnull:
+            if isinstance(path, int) or not isinstance(flags, int):
+                return  # an open descriptor, such as a pipe
+            if flags & _WRITING and str(path) != os.devnull:
                 self.seen.append(f"open for writing: {path!r}")
         elif event == "exec":
             name = getattr(arguments[0], "co_filename", "?")
             if not (name.startswith(("<frozen", "<attrs", "<__array_function__")) or _known(name)):
                 self.seen.append(f"exec: {name}")
+        elif event == "subprocess.Popen" and self.programs.intersection(arguments[1]):
+            return
         elif event.startswith(_NEVER):
             self.seen.append(f"{event} {str(arguments)[:80]}")
 

@@ -80,7 +80,7 @@ def run_cases(
 
 def _work(cases: Any, first: int, last: int, log: Path) -> None:
     """What a worker does: cases from first to last, their results as lines of a file."""
-    guard = Guard()
+    guard = Guard(getattr(cases, "programs", ()))
     cases.warm()
     limit_address_space(MORE_MIB)
     with open(log, "w") as file:

@@ -22,9 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks._hostile_values import change_bytes
+from twostagegp.cli import piece_sizes
+from twostagegp.cli.column_types import conform, infer_dates
 from twostagegp.cli.limits import Limits
 from twostagegp.cli.source import open_source
-from twostagegp.cli.typed import conform, infer_dates
 
 __all__ = ["ReaderCases"]
 
@@ -53,6 +54,9 @@ def _frame(rows: int = 40) -> pd.DataFrame:
 
 class ReaderCases:
     """From a number to a spoilt table and to what reads it."""
+
+    #: Files whose pieces may not fit into memory are measured by this program.
+    programs = (piece_sizes.__file__,)
 
     def __init__(
         self, rules: list[Any], folder: Path, seed: int, limits: Limits | None = None

@@ -37,16 +37,14 @@ __all__ = ["main", "measure", "report", "write_rows"]
 
 RESULTS = Path(__file__).parent / "results"
 TRAINING_ROWS = 500
-#: Rows of a file that are drawn and written at a time.
-BLOCK = 250_000
 MODEL = ["method=exact", "kernels=rbf", "mean=rbf", "ard=true", "variance=rbf", "calibration=scale"]
 
 
-def write_rows(path: Path, rows: int, seed: int, with_target: bool) -> None:
-    """A CSV file of drawn rows, written in blocks."""
+def write_rows(path: Path, rows: int, seed: int, with_target: bool, block: int = 250_000) -> None:
+    """Write a CSV file of random rows, ``block`` rows at a time."""
     rng = np.random.default_rng(seed)
-    for begin in range(0, rows, BLOCK):
-        n = min(BLOCK, rows - begin)
+    for begin in range(0, rows, block):
+        n = min(block, rows - begin)
         table = pd.DataFrame(rng.uniform(-2.0, 2.0, (n, 3)).round(4), columns=["a", "b", "c"])
         table["kind"] = rng.choice(["red", "green", "blue"], n)
         if with_target:

@@ -114,7 +114,7 @@ def test_fit_tells_what_was_fitted(folder, tmp_path):
     # The held-out error is that of the fit, in the units of the target.
     spread = float(np.std(table["target"]))
     assert 0.3 * spread < told["held_out"]["RMSE"] < 1.5 * spread
-    assert "has a model already; --force" in fails(*arguments, "-o", tmp_path / "m")
+    assert "already contains a model; --force" in fails(*arguments, "-o", tmp_path / "m")
     shown = run(*arguments, "-o", tmp_path / "m", "--force")
     assert "held-out RMSE" in shown.stdout
 
@@ -161,14 +161,14 @@ def test_kind_of_target_decides_unless_told(tmp_path, target, flags, estimator):
         (["-t", "price"], "column 'id' looks like free text"),
         (["-t", "price"], "On the command line: --drop leaves a column out"),
         (["-t", "area", "--drop", "id"], "missing in 7 of 48 rows, the first is row 1"),
-        (["-t", "dear", "--regress", "--drop", "id"], "must hold numbers, and has 'yes'"),
+        (["-t", "dear", "--regress", "--drop", "id"], "must contain numbers, but contains 'yes'"),
         (["-t", "price", "--drop", "id", "--option", "kernel=rbf"], "Did you mean 'kernels'?"),
         (["-t", "price", "--drop", "id", "--option", "ard=9"], "ard=9 is not one of"),
         (["-t", "price", "--drop", "id", "--option", "ard"], "write NAME=VALUE"),
         (["-t", "price", "--option", "random_state=1"], "use --seed"),
         (["-t", "price", "--drop", "id", "--method", "magic"], "method='magic' is not one of"),
         (["-t", "price", "--drop", "price"], "the target 'price' cannot be dropped"),
-        (["-t", "price", "--drop", "id", "--weights", "zip"], "(--weights) must hold numbers"),
+        (["-t", "price", "--drop", "id", "--weights", "zip"], "(--weights) must contain numbers"),
     ],
 )  # fmt: skip
 def test_fit_says_what_is_wrong(folder, tmp_path, arguments, message):
@@ -187,7 +187,6 @@ def test_unexpected_errors_are_one_line_and_debug_shows_where(folder, tmp_path, 
     def broken(*_, **__):
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("twostagegp.storage.model.load", broken)
     monkeypatch.setattr("twostagegp.cli.models.load", broken)
     arguments = ["predict", folder / "model", folder / "new.csv", "-o", tmp_path / "o.csv"]
     assert "unexpected ZeroDivisionError: oh. --debug shows" in fails(*arguments)
@@ -312,7 +311,7 @@ def test_predict_says_what_is_wrong(folder, tmp_path):
     assert "--quantiles 2" in message(table, "--quantiles", "2")
     arguments = ["predict", folder / "model", new]
     assert "must end in one of" in fails(*arguments, "-o", tmp_path / "o.xlsx")
-    assert "is the table itself" in fails(*arguments, "-o", new)
+    assert "is the input file" in fails(*arguments, "-o", new)
     assert "is a folder" in fails(*arguments, "-o", _folder(tmp_path / "f.csv"))
     assert "is not a folder" in fails("predict", new, new, "-o", out)
     assert "not there" in fails("predict", tmp_path, new, "-o", out)

@@ -114,7 +114,7 @@ def test_interrupted_process_leaves_nothing_behind(half_way, tmp_path):
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert out == ""
-    assert err == "interrupted; the output is as it was before\n"
+    assert err == "interrupted; the output is unchanged\n"
     assert output.read_bytes() == b"old,output\n1,2\n"
     assert os.listdir(tmp_path) == ["out.csv"]
 

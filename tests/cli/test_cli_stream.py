@@ -8,9 +8,8 @@ import pytest
 from benchmarks import cli_stream as benchmark
 
 
-def test_blocks_make_one_table(tmp_path, monkeypatch):
-    monkeypatch.setattr(benchmark, "BLOCK", 4)
-    benchmark.write_rows(tmp_path / "t.csv", 10, seed=0, with_target=True)
+def test_blocks_make_one_table(tmp_path):
+    benchmark.write_rows(tmp_path / "t.csv", 10, seed=0, with_target=True, block=4)
     table = pd.read_csv(tmp_path / "t.csv")
     assert table.shape == (10, 5)
     assert table.notna().all(axis=None)

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from twostagegp.cli.column_types import conform, infer_dates
 from twostagegp.cli.formats import MISSING
 from twostagegp.cli.sink import guard_formulas, open_sink, write_table
 from twostagegp.cli.source import open_source
-from twostagegp.cli.typed import conform, infer_dates
 from twostagegp.data.columns import TableEncoder
 from twostagegp.errors import InputError
 
@@ -209,9 +209,9 @@ def test_a_chunk_has_the_types_of_the_fit_whatever_it_looks_like():
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("flag", "maybe", "'maybe' in row 8, where the model wants true or false"),
-        ("when", "01.02.2024", "'01.02.2024' in row 8, where the model wants a date"),
-        ("x", "big", "'big' in row 8, where the model wants a number"),
+        ("flag", "maybe", "'maybe' in row 8, but the model expects true or false"),
+        ("when", "01.02.2024", "'01.02.2024' in row 8, but the model expects a date"),
+        ("x", "big", "'big' in row 8, but the model expects a number"),
     ],
 )
 def test_values_of_another_kind_are_named(column, value, message):

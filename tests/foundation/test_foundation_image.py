@@ -255,22 +255,22 @@ def test_feature_names(vit):
 @pytest.mark.parametrize(
     ("X", "message"),
     [
-        (IMAGES[0], "give a list of images"),
-        ("picture.png", "give a list of images"),
-        (3, "give a list of images"),
+        (IMAGES[0], "must be a list of images"),
+        ("picture.png", "must be a list of images"),
+        (3, "must be a list of images"),
         ([], "no rows"),
         (PIXELS[0], r"shape \(20, 28, 3\).*image\[None\]"),
         (PIXELS[0, :, :, 0], r"shape \(20, 28\)"),
         (PIXELS[None], r"shape \(1, 6, 20, 28, 3\)"),
         (np.moveaxis(PIXELS, -1, 1), r"row 0 of X has shape \(3, 20, 28\).*moveaxis"),
         (PIXELS[..., :1], r"row 0 of X has shape \(20, 28, 1\)"),
-        (PIXELS / 255.0, r"row 0 of X holds float64.*255 \* image"),
-        ([IMAGES[0], PIXELS[1].astype(int)], "row 1 of X holds int64"),
+        (PIXELS / 255.0, r"row 0 of X has the type float64.*255 \* image"),
+        ([IMAGES[0], PIXELS[1].astype(int)], "row 1 of X has the type int64"),
         ([IMAGES[0], None], "row 1 of X is None: every row needs an image"),
         ([IMAGES[0], np.nan], "row 1 of X is nan"),
         ([IMAGES[0], 5], "row 1 of X is a int"),
         ([IMAGES[0], b"no image"], "row 1 of X cannot be read as an image"),
-        ([IMAGES[0], "nowhere.png"], "row 1 of X: there is no file 'nowhere.png'"),
+        ([IMAGES[0], "nowhere.png"], "row 1 of X: the file .nowhere.png. does not exist"),
         ([np.zeros((0, 4, 3), dtype=np.uint8)], "row 0 of X .* no pixels"),
         ([Image.new("I;16", (4, 4))], r"row 0 of X has more than eight bits.*I;16"),
         ([encoded(Image.new("I;16", (4, 4)), "PNG")], "row 0 of X has more than eight bits"),
@@ -303,7 +303,7 @@ def test_a_model_that_is_not_for_images(tmp_path):
     config = transformers.BertConfig(vocab_size=20, intermediate_size=32, **SIZES)
     processor = {"image_processor_type": "ViTImageProcessor", "size": 32}
     save(tmp_path, transformers.BertModel(config), **processor)
-    with pytest.raises(InputError, match="Give a vision model"):
+    with pytest.raises(InputError, match="Use a vision model"):
         ImageEncoder(tmp_path).transform(IMAGES)
     (tmp_path / "preprocessor_config.json").unlink()
     with pytest.raises(InputError, match=r"image processor of model=.* could not be loaded"):

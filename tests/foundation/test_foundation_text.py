@@ -17,8 +17,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from twostagegp.errors import InputError, TwoStageGPWarning
-from twostagegp.foundation import TextEncoder, encoding, pretrained
+from twostagegp.foundation import TextEncoder
 from twostagegp.foundation.cache import FeatureCache
+from twostagegp.foundation.pretrained import hub_copy
 from twostagegp.foundation.text import TextModel
 
 transformers = pytest.importorskip("transformers")
@@ -256,9 +257,9 @@ def test_only_missing_rows_are_encoded(bert, tmp_path, passes):
     np.testing.assert_array_equal(both[:7], both[7:])
 
 
-def test_a_full_cache_needs_no_network(bert, tmp_path, monkeypatch):
+def test_rows_in_the_cache_need_no_network(bert, tmp_path, monkeypatch):
     expected = TextEncoder(bert, cache_dir=tmp_path).transform(TEXTS)
-    monkeypatch.setattr(TextEncoder, "_load", None)
+    monkeypatch.setitem(sys.modules, "transformers", None)  # to load a model would fail
     encoder = TextEncoder(bert, cache_dir=tmp_path)
     np.testing.assert_array_equal(encoder.fit_transform(TEXTS), expected)
     assert len(encoder.get_feature_names_out()) == 16
@@ -350,9 +351,10 @@ def test_an_interrupted_write_leaves_no_file(tmp_path, monkeypatch):
     assert [path.name for path in cache.folder.iterdir()] == ["settings.json"]
 
 
-def test_long_runs_are_written_in_parts(bert, tmp_path, monkeypatch):
-    monkeypatch.setattr(encoding, "_WRITE_EVERY", -1.0)
-    TextEncoder(bert, batch_size=3, cache_dir=tmp_path).transform(TEXTS)
+def test_long_runs_are_written_in_parts(bert, tmp_path):
+    encoder = TextEncoder(bert, batch_size=3, cache_dir=tmp_path)
+    encoder.write_every = -1.0
+    encoder.transform(TEXTS)
     assert len(list(tmp_path.rglob("*.npz"))) == 3
 
 
@@ -361,7 +363,7 @@ def test_a_full_disk_costs_the_cache_but_not_the_features(bert, tmp_path, monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "savez", full)
-    with pytest.warns(TwoStageGPWarning, match="7 encoded rows could not be kept"):
+    with pytest.warns(TwoStageGPWarning, match="7 encoded rows could not be written"):
         features = TextEncoder(bert, cache_dir=tmp_path).transform(TEXTS)
     assert features.shape == (7, 16)
 
@@ -410,16 +412,16 @@ def test_pickles_and_clones_leave_the_network_behind(bert):
     content = pickle.dumps(encoder)
     assert len(content) < 2000
     np.testing.assert_array_equal(pickle.loads(content).transform(TEXTS), expected)
-    assert clone(encoder)._held is None
+    assert clone(encoder).loaded_model() is not encoder.loaded_model()
     assert clone(encoder).get_params() == encoder.get_params()
 
 
 def test_new_parameters_load_anew(bert, gpt):
     encoder = TextEncoder(bert)
     first = encoder.transform(TEXTS)
-    loaded = encoder._loaded()
-    assert encoder.set_params(batch_size=2)._loaded() is loaded
-    assert encoder.set_params(pooling="cls")._loaded() is not loaded
+    loaded = encoder.loaded_model()
+    assert encoder.set_params(batch_size=2).loaded_model() is loaded
+    assert encoder.set_params(pooling="cls").loaded_model() is not loaded
     second = encoder.set_params(model=gpt, pooling="mean", batch_size=32).transform(TEXTS)
     np.testing.assert_array_equal(second, TextEncoder(gpt).transform(TEXTS))
     assert np.abs(first - second).max() > 1e-3
@@ -433,9 +435,10 @@ def test_the_callers_random_numbers_are_left_alone(bert):
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_progress(bert, capsys, monkeypatch):
-    monkeypatch.setattr(encoding, "_SAY_EVERY", -1.0)
-    TextEncoder(bert, batch_size=4, verbose=1).transform([*TEXTS, TEXTS[0]])
+def test_progress(bert, capsys):
+    encoder = TextEncoder(bert, batch_size=4, verbose=1)
+    encoder.log_every = -1.0
+    encoder.transform([*TEXTS, TEXTS[0]])
     shown = capsys.readouterr()
     assert "8 rows: 7 distinct, 7 to encode" in shown.err
     assert "encoded 4 of 7 rows" in shown.err
@@ -460,15 +463,15 @@ def test_missing_texts_name_the_row(nothing):
 @pytest.mark.parametrize(
     ("X", "message"),
     [
-        ("a text", "give a list"),
-        (None, "give a list"),
+        ("a text", "use a list"),
+        (None, "use a list"),
         ([], "no rows"),
         (["a", 3], "row 1 of X is 3, a int"),
         ([b"bytes"], r"bytes.decode\(\)"),
         ([("a", "b", "c")], "row 0 of X"),
         ([("a", "b"), "c"], "row 0 of X is a pair of texts and row 1 a text"),
         (np.array([["a", "b", "c"]]), r"shape \(1, 3\)"),
-        (["\ud800"], "row 0 of X is no valid Unicode"),
+        (["\ud800"], "row 0 of X is not valid Unicode"),
     ],
 )
 def test_rows_that_are_no_texts(bert, X, message):
@@ -534,7 +537,7 @@ def test_a_model_that_is_not_for_texts(bert, tmp_path):
     config = transformers.ViTConfig(image_size=16, patch_size=8, intermediate_size=32, **SIZES)
     transformers.ViTModel(config).save_pretrained(tmp_path)
     transformers.AutoTokenizer.from_pretrained(bert).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="Give a language model"):
+    with pytest.raises(InputError, match="Use a language model"):
         TextEncoder(tmp_path).transform(TEXTS)
 
 
@@ -543,13 +546,13 @@ def hub(tmp_path, monkeypatch):
     """An empty copy of the hub, and no connection to it."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    pretrained._copy_of_repository.cache_clear()
+    hub_copy.cache_clear()
     yield tmp_path
-    pretrained._copy_of_repository.cache_clear()
+    hub_copy.cache_clear()
 
 
 def test_a_hub_that_cannot_be_reached(hub):
-    with pytest.raises(InputError, match=r"'medicalai/ClinicalBERT' is no folder here") as error:
+    with pytest.raises(InputError, match=r"'medicalai/ClinicalBERT' is not a folder") as error:
         TextEncoder("medicalai/ClinicalBERT").fit(TEXTS)
     assert "hf download medicalai/ClinicalBERT --local-dir FOLDER" in str(error.value)
 

@@ -1,6 +1,6 @@
-"""The command line, ``twostagegp``: fit, predict, evaluate and more on files of tables.
+"""The command line, ``twostagegp``: fit, predict, evaluate and more on table files.
 
-Nothing here imports torch, pandas or scikit-learn before a command needs them, so that ``--help``
+torch, pandas and scikit-learn are imported only when a command needs them, so that ``--help``
 answers at once.
 """
 
@@ -12,7 +12,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line and end the program with its exit code."""
+    """Run the command line and exit with its exit code."""
     try:
         from twostagegp.cli.app import run
     except ModuleNotFoundError as error:

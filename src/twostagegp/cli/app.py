@@ -1,4 +1,4 @@
-"""The program: its commands, and what ``twostagegp --help`` says."""
+"""The program: its commands, and the text of ``twostagegp --help``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from twostagegp.cli.report import report
 
 __all__ = ["app", "run"]
 
-_HELP = """Predictive distributions for tables: fit a model, predict, and check that it holds.
+_HELP = """Predictive distributions for tables: fit a model, predict, and evaluate it.
 
 Tables are CSV, TSV, Parquet or Feather files with column names. Results go to the standard output,
 as JSON with --json; progress, warnings and errors go to the standard error stream.
 
-Exit codes: 0 done; 1 failed, with one message that says why; 2 wrong usage; 130 interrupted
-(Ctrl-C); 143 terminated. After 1, 2, 130 and 143 no output file has been touched.
+Exit codes: 0 done; 1 failed, with one message that gives the reason; 2 wrong usage; 130 interrupted
+(Ctrl-C); 143 terminated. After any code other than 0 no output file has been changed.
 """
 
 app = typer.Typer(
@@ -61,6 +61,6 @@ app.add_typer(datasets_app)
 
 
 def run() -> None:
-    """What the console script does."""
+    """Run the program; the console script calls this."""
     handle_signals()
     app(prog_name="twostagegp")

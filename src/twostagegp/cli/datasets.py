@@ -1,4 +1,4 @@
-"""``twostagegp datasets``: public tables, listed and fetched."""
+"""``twostagegp datasets``: list and download public tables."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from twostagegp.cli.output import print_json, print_pairs, print_table
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    name="datasets", help="Public tables: list them, fetch one.", no_args_is_help=True
-)
+app = typer.Typer(name="datasets", help="List and download public tables.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_tables(as_json: JsonOption = False, debug: DebugOption = False) -> None:
-    """List the tables that can be fetched, and where each comes from."""
+    """List the tables that can be downloaded, and their sources."""
     from twostagegp import datasets
     from twostagegp.datasets.recipes import RECIPES
 
@@ -32,24 +30,24 @@ def list_tables(as_json: JsonOption = False, debug: DebugOption = False) -> None
 
 @app.command("fetch")
 def fetch_table(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="One of the list.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name from the list.")],
     output: Annotated[
         Path,
         typer.Option("--output", "-o", metavar="FILE", help="CSV, TSV, Parquet or Feather file."),
     ],
     folder: Annotated[
         Path | None,
-        typer.Option(help="Where downloads are kept; TWOSTAGEGP_DATA or a cache by default."),
+        typer.Option(help="Folder of downloads; by default TWOSTAGEGP_DATA or a cache."),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Prepare it from its source again.")
+        bool, typer.Option("--force", help="Prepare the table again from its source.")
     ] = False,
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Download a table, check it, and write it with its target in the column y.
 
-    Rows that belong together have the same value in the column groups, where the source says so.
+    If the source has groups, their labels are in the column groups.
     """
     import sys
 
@@ -66,7 +64,7 @@ def fetch_table(
     extra = {"y": data.y} | ({} if data.groups is None else {"groups": data.groups})
     clash = sorted(columns.keys() & extra.keys())
     if clash or len(columns) < len(data.feature_names):
-        raise InputError(f"the table has columns of the same name: {', '.join(clash)}.")
+        raise InputError(f"the table has several columns of the same name: {', '.join(clash)}.")
     write_table(output, pa.table({n: pa.array(c) for n, c in {**columns, **extra}.items()}))
     result = {"name": name, "output": str(output), "rows": len(data.y), "target": "y"}
     if as_json:

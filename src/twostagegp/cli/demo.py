@@ -1,9 +1,9 @@
-"""The demonstration: three models on two small tables, and a page about the two-stage one.
+"""The demonstration: three models on two small tables, and a page about the two-stage model.
 
-Run ``python -m twostagegp.cli.demo``. The data are embedded (the paper's toy function, and
-scikit-learn's diabetes table), nothing is downloaded, and one core needs less than a minute. The
-page is that of :func:`twostagegp.report.write_report` for the diabetes table, with the comparison
-of the models as a section of its own.
+Run ``python -m twostagegp.cli.demo``. It uses the paper's toy function and scikit-learn's diabetes
+table, downloads nothing, and takes less than a minute on one core. The page is the one of
+:func:`twostagegp.report.write_report` for the diabetes table, with an additional section that
+compares the models.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ TOY, DIABETES = "Toy", "Diabetes"
 TOY_RANGE = (-5.0, 5.0)
 
 INTRODUCTION = (
-    "The same rows, asked of a two-stage Gaussian process and of single-stage ones. "
-    "The two-stage model predicts the mean first, learns the uncertainty from the errors that the "
-    "mean makes on rows it has not seen, and calibrates the result on such rows too. "
+    "A two-stage Gaussian process and single-stage ones predict the same rows. "
+    "The two-stage model first predicts the mean, then learns the uncertainty from the errors of "
+    "the mean on held-out rows, and calibrates the result on held-out rows as well. "
     "The single-stage model appears twice, trained briefly as in the paper and optimised well, "
-    "because a comparison with an under-trained model proves little."
+    "because a comparison with a poorly trained model proves little."
 )
 
 
@@ -79,7 +79,7 @@ class Result:
 
     @property
     def scores(self) -> dict[str, str]:
-        """The row of the table of scores, as text."""
+        """Row of the table of scores, as text."""
         y = self.task.y_test
         return {
             "model": self.model_name,
@@ -91,15 +91,15 @@ class Result:
 
     @property
     def log_density(self) -> Array:
-        """Log predictive density of every test row."""
+        """Log predictive density of each test row."""
         return np.asarray(self.model.predict_logpdf(self.task.X_test, self.task.y_test))
 
 
 def load_tasks(quick: bool = False) -> list[Task]:
-    """The two tables with their splits; ``quick`` keeps 80 rows of the second.
+    """Return the two tables with their splits; ``quick`` keeps 80 rows of the second.
 
-    Six test rows would say nothing about the toy, so its training rows are 80 % of the paper's
-    30 points and its test rows 1000 fresh points of the same distribution.
+    The training rows of the toy are 80 % of the paper's 30 points. The other six would say little,
+    so its test rows are 1000 new points from the same distribution.
     """
     X, y = datasets.toy(n=30, random_state=0)
     X_train, _, y_train, _ = train_test_split(X, y, test_size=0.2, random_state=0)
@@ -120,7 +120,7 @@ def _describe(name: str, X_train: Any, X_test: Any) -> str:
 
 
 def make_models(quick: bool = False) -> dict[str, BaseGPRegressor]:
-    """The three models by name; ``quick`` gives the two-stage one fewer kernels to try."""
+    """Return the three models by name; ``quick`` gives the two-stage one fewer kernels."""
     fewer: dict[str, Any] = {"kernels": ("rbf", "matern12"), "ard": False} if quick else {}
     return {
         PAPER: ExactGPRegressor.from_paper(random_state=0),
@@ -130,7 +130,7 @@ def make_models(quick: bool = False) -> dict[str, BaseGPRegressor]:
 
 
 def run_all(tasks: Iterable[Task], quick: bool, console: Console) -> list[Result]:
-    """Fit every model to every task, with a line of progress for each."""
+    """Fit every model to every task, and print one line of progress per fit."""
     results = []
     for task in tasks:
         for name, model in make_models(quick).items():
@@ -144,10 +144,10 @@ def run_all(tasks: Iterable[Task], quick: bool, console: Console) -> list[Result
 
 
 def verdict(results: Sequence[Result]) -> str:
-    """One sentence that says where the two-stage model is not better, from the numbers.
+    """Return a sentence that says on which tables the two-stage model is not better.
 
-    Compared are the log densities of the test rows, in pairs: a mean difference below twice its
-    standard error is called a tie.
+    The log densities of the test rows are compared in pairs. A mean difference of less than twice
+    its standard error counts as a tie.
     """
     by_name = {(r.task.name, r.model_name): r for r in results}
     parts = []
@@ -174,7 +174,7 @@ def _percent(share: float) -> str:
 
 
 def draw_toy(results: Sequence[Result]) -> list[Picture]:
-    """One band picture a model, on the same axes."""
+    """Draw one picture per model with mean and band, on the same axes."""
     x = np.linspace(*TOY_RANGE, 400)
     truth = 3.0 * x + 2.0 * np.sin(2.0 * np.pi * x)
     pictures = []
@@ -187,8 +187,8 @@ def draw_toy(results: Sequence[Result]) -> list[Picture]:
         ax.set_ylim(-24.0, 24.0)
         alt = (
             f"{result.model_name}: predicted mean with its 95 % band over x from −5 to 5, the true "
-            f"function and {len(task.y_train)} training points; on {len(task.y_test)} new points "
-            f"the band holds {result.scores['coverage']} of the outcomes."
+            f"function and {len(task.y_train)} training points; the band contains "
+            f"{result.scores['coverage']} of {len(task.y_test)} new points."
         )
         pictures.append(Picture.from_figure(figure, result.model_name, alt))
     return pictures
@@ -200,7 +200,7 @@ def _axes() -> tuple[Figure, Any]:
 
 
 def page_context(results: Sequence[Result]) -> dict[str, Any]:
-    """Everything that the template of the page needs."""
+    """Return the variables of the template of the page."""
     tasks = list(dict.fromkeys(r.task.name for r in results))
     of = {name: [r for r in results if r.task.name == name] for name in tasks}
     table = next(r for r in of[DIABETES] if r.model_name == TWO_STAGE)
@@ -219,8 +219,8 @@ def page_context(results: Sequence[Result]) -> dict[str, Any]:
         ],
         "toy_text": (
             "The paper's example, f(x) = 3x + 2 sin 2πx with noise of standard deviation 1. So few "
-            "points hardly show a wave of period 1: the most that a model can do is to follow the "
-            "trend and take the wave for noise, with a band wide enough for both."
+            "points hardly show a wave of period 1: at best, a model follows the trend and treats "
+            "the wave as noise, with a band that is wide enough for both."
         ),
         "toy_pictures": draw_toy(of[TOY]),
     }
@@ -229,7 +229,7 @@ def page_context(results: Sequence[Result]) -> dict[str, Any]:
 
 def print_scores(results: Iterable[Result], console: Console) -> None:
     """Print the table of scores."""
-    table = Table(title="Scores on rows that no model has seen")
+    table = Table(title="Scores on test rows")
     table.add_column("data")
     table.add_column("model")
     for name in ("RMSE", "NLPD", "95 % coverage", "seconds"):
@@ -245,7 +245,7 @@ def print_scores(results: Iterable[Result], console: Console) -> None:
 
 
 def main(argv: Sequence[str] | None = None, quick: bool = False) -> int:
-    """Fit the models, print their scores, write the page.
+    """Fit the models, print their scores, write the page, and return the exit code 0.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""``twostagegp evaluate``: how good the predictions are on rows with a known target."""
+"""``twostagegp evaluate``: scores of the predictions for rows with a known target."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from twostagegp.cli.output import print_json, print_table, progress
 
 __all__ = ["evaluate"]
 
-#: What each score means, in the order of the table.
+#: Meaning of each score, in the order of the table.
 MEANING = {
     "rmse": "root mean squared error of the mean, in units of the target",
-    "nlpd": "negative log density of the model's own distribution, a row",
-    "nlpd_gaussian": "the same of a Gaussian with its mean and standard deviation",
-    "crps": "mean distance of the distribution from the outcome, in units of the target",
-    "pinball": "mean loss of the quantiles at 5, 25, 50, 75, 95 %",
-    "coverage": "share of outcomes in their 95 % interval",
+    "nlpd": "mean negative log density per row, of the model's distribution",
+    "nlpd_gaussian": "the same for a Gaussian with the model's mean and std",
+    "crps": "mean distance between distribution and outcome, in units of the target",
+    "pinball": "mean loss of the quantiles at 5, 25, 50, 75 and 95 %",
+    "coverage": "share of outcomes inside their 95 % interval",
     "interval_width": "mean width of the 95 % intervals",
-    "qice": "calibration error of ten bins, in percent",
-    "qice_floor": "what a perfect model would have on as many rows",
-    "hc_rmse": "RMSE of the tenth of the rows with the smallest std",
-    "lc_rmse": "RMSE of the tenth with the largest",
-    "accuracy": "share of rows whose class is right",
-    "log_loss": "negative log probability of the true class, a row",
+    "qice": "calibration error in ten bins, in percent",
+    "qice_floor": "QICE that a perfect model would have on as many rows",
+    "hc_rmse": "RMSE of the 10 % of rows with the smallest std",
+    "lc_rmse": "RMSE of the 10 % of rows with the largest std",
+    "accuracy": "share of rows whose class is predicted correctly",
+    "log_loss": "mean negative log probability of the true class",
     "brier": "mean squared error of the probabilities",
     "ece": "calibration error of the largest probability",
-    "aurc": "mean error rate as rows are left out, least certain first",
-    "accuracy_certain": "share of right classes among the rows that the model calls certain",
-    "accuracy_uncertain": "the same of the other rows",
+    "aurc": "mean error rate when the least certain rows are left out one by one",
+    "accuracy_certain": "accuracy of the rows that the model calls certain",
+    "accuracy_uncertain": "accuracy of the other rows",
     "share_certain": "share of rows that the model calls certain",
-    "n_certain": "their number",
-    "n_uncertain": "number of the others",
+    "n_certain": "number of rows that the model calls certain",
+    "n_uncertain": "number of the other rows",
 }
 
 
@@ -54,9 +54,9 @@ def evaluate(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Score a model on rows that it has not seen.
+    """Score a model on rows that were not used in its fit.
 
-    Everything but nlpd_gaussian is of the model's own distribution, as predict gives it out.
+    All scores except nlpd_gaussian use the predictive distribution of the model.
     """
     from twostagegp.cli.models import open_model
     from twostagegp.cli.scoring import score_file, target_of

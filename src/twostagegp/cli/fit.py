@@ -1,4 +1,4 @@
-"""``twostagegp fit``: from a file to a saved model."""
+"""``twostagegp fit``: fit a model to a file and save it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from twostagegp.cli.options import (
     SeedOption,
     TableArgument,
     TargetOption,
-    several,
+    split_names,
 )
 from twostagegp.cli.output import print_json, print_pairs, working
 from twostagegp.errors import InputError
 
 __all__ = ["fit", "parse_options"]
 
-#: Parameters of the estimators that have an option of their own, or cannot be written as text.
+#: Parameters of the estimators that have their own option, or cannot be written as text.
 _ELSEWHERE = {
     "random_state": "use --seed",
     "method": "use --method",
@@ -46,18 +46,16 @@ def fit(
         bool | None,
         typer.Option(
             "--classify/--regress",
-            help="Classes or numbers. By default a target of text, categories or booleans is "
-            "classes and a target of numbers is numbers, also where it is 0 and 1.",
+            help="Fit a classifier or a regressor. By default a target of text, categories or "
+            "booleans is classified; a target of numbers, even 0 and 1, is regressed.",
             show_default=False,
         ),
     ] = None,
     groups: Annotated[
         str | None,
-        typer.Option(
-            help="Column that says which rows belong together; they are held out together."
-        ),
+        typer.Option(help="Column of group labels; rows of the same group are held out together."),
     ] = None,
-    weights: Annotated[str | None, typer.Option(help="Column with a count for each row.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Column with one weight per row.")] = None,
     drop: DropOption = None,
     category: CategoryOption = None,
     method: Annotated[str, typer.Option(help="auto, exact, neighbors, vecchia or svgp.")] = "auto",
@@ -69,7 +67,7 @@ def fit(
         ),
     ] = None,
     seed: SeedOption = 0,
-    force: Annotated[bool, typer.Option("--force", help="Replace a model that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing model.")] = False,
     drop_missing_target: DropGapsOption = False,
     encoding: EncodingOption = "utf-8",
     delimiter: DelimiterOption = None,
@@ -79,9 +77,9 @@ def fit(
 ) -> None:
     """Fit a model to a table and save it.
 
-    Every column that is not the target, --groups, --weights or --drop is an input. Categories, text
-    labels, true/false, ISO dates and gaps are handled (docs/tables.md); text that is neither label
-    nor date must be dropped.
+    Every column except the target and those of --groups, --weights and --drop is an input.
+    Categories, text labels, true/false, ISO dates and missing values are handled (docs/tables.md);
+    free text must be dropped.
     """
     from twostagegp.cli.fitting import (
         column_hints,
@@ -99,15 +97,15 @@ def fit(
     if output.exists():
         check_replaceable(output)
         if any(output.iterdir()) and not force:
-            raise InputError(f"{output} has a model already; --force replaces it.")
+            raise InputError(f"{output} already contains a model; --force replaces it.")
     source = open_source(table, encoding, delimiter, decimal)
     data = rows_for_fit(
         source,
         target,
         groups=groups,
         weights=weights,
-        drop=several(drop, source.names),
-        category=several(category, source.names),
+        drop=split_names(drop, source.names),
+        category=split_names(category, source.names),
         drop_gaps=drop_missing_target,
         classify=classify,
     )
@@ -132,7 +130,7 @@ def fit(
 
 
 def parse_options(given: Sequence[str] | None) -> dict[str, Any]:
-    """Parameters from ``NAME=VALUE``: numbers, true, false, none, words, words with commas.
+    """Parse ``NAME=VALUE``: numbers, true, false, none, words, or several separated by commas.
 
     Examples
     --------
@@ -168,7 +166,7 @@ def _value(text: str) -> Any:
 
 
 def _show(result: dict[str, Any]) -> None:
-    """A short table of what was fitted."""
+    """Print a short table about the fit."""
     report, held_out = result["report"], result["held_out"]
     pairs: dict[str, Any] = {
         "rows": result["rows"],

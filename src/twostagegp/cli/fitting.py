@@ -1,4 +1,4 @@
-"""Rows and a model for ``twostagegp fit``, and what to tell about the fit."""
+"""The rows and the model of ``twostagegp fit``, and the facts that it prints."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from twostagegp import metrics
+from twostagegp.cli.column_types import infer_dates
 from twostagegp.cli.options import nearest
 from twostagegp.cli.source import Source
-from twostagegp.cli.typed import infer_dates
 from twostagegp.errors import InputError
 from twostagegp.estimators.classifier import TwoStageGPClassifier
 from twostagegp.estimators.regressor import TwoStageGPRegressor
@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """What ``fit`` is given.
+    """The arguments of ``fit``.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class TrainingRows:
     extra : dict
         Groups and weights.
     dates : list of str
-        Columns of text that were read as dates.
+        Text columns that were read as dates.
     """
 
     X: pd.DataFrame
@@ -64,7 +64,7 @@ def rows_for_fit(
     drop_gaps: bool = False,
     classify: bool | None = None,
 ) -> TrainingRows:
-    """Read a file and part it into inputs, target, groups and weights."""
+    """Read a file and split it into inputs, target, groups and weights."""
     source.require([target], "--target")
     for name, what in ((groups, "--groups"), (weights, "--weights")):
         if name is not None:
@@ -76,7 +76,7 @@ def rows_for_fit(
     apart = {target, groups, weights, *drop}
     inputs = [name for name in source.names if name not in apart]
     if not inputs:
-        raise InputError(f"{source.path} has no column left to predict {target!r} from.")
+        raise InputError(f"{source.path} has no input column left to predict {target!r} from.")
     beside = [name for name in (groups, weights) if name is not None]
     wanted = list(dict.fromkeys([*inputs, target, *beside]))
     frame = source.read(wanted, as_text=[name for name in category if name in wanted])
@@ -98,7 +98,7 @@ def rows_for_fit(
 
 
 def without_gaps(frame: pd.DataFrame, target: str, source: Source, drop_gaps: bool) -> pd.DataFrame:
-    """Rows with a target; where some have none and may not be left out, an error."""
+    """Return the rows with a target; raise if some have none and ``drop_gaps`` is False."""
     gaps = frame[target].isna()
     if not gaps.any():
         return frame
@@ -121,7 +121,7 @@ def _holds_classes(y: pd.Series) -> bool:
 
 
 def _labels(y: pd.Series) -> NDArray[Any]:
-    """Class labels as an array of one type."""
+    """Return class labels as an array of one type."""
     values = y.astype(object).to_numpy()
     kinds = {type(value) for value in values}
     if kinds <= {bool, np.bool_}:
@@ -134,16 +134,16 @@ def _labels(y: pd.Series) -> NDArray[Any]:
 
 
 def numeric_target(y: pd.Series, source: Source, option: str) -> NDArray[Any]:
-    """A column as numbers."""
+    """Return a column as float64, or raise InputError with the first other value."""
     try:
         if pd.api.types.is_datetime64_any_dtype(y.dtype):
             raise ValueError
         return y.to_numpy(dtype=np.float64, na_value=np.nan)
     except (ValueError, TypeError):
         seen = next(value for value in y if not isinstance(value, int | float))
-        hint = " --classify takes it as classes." if option == "--target" else ""
+        hint = " --classify treats it as classes." if option == "--target" else ""
         raise InputError(
-            f"{source.path}: column {y.name!r} ({option}) must hold numbers, and has "
+            f"{source.path}: column {y.name!r} ({option}) must contain numbers, but contains "
             f"{seen!r}.{hint}"
         ) from None
 
@@ -156,7 +156,7 @@ def _group_labels(series: pd.Series, source: Source) -> NDArray[Any]:
 
 
 def make_model(classify: bool, method: str, seed: int, options: Mapping[str, Any]) -> Any:
-    """An estimator with checked parameter names; ``fit`` checks their values."""
+    """Return an estimator after checking the parameter names; ``fit`` checks their values."""
     kind: Any = TwoStageGPClassifier if classify else TwoStageGPRegressor
     known = sorted(kind().get_params())
     for name in options:
@@ -170,29 +170,29 @@ def make_model(classify: bool, method: str, seed: int, options: Mapping[str, Any
 
 @contextmanager
 def column_hints() -> Iterator[None]:
-    """Errors about a column, with what the command line can do about it."""
+    """Add to errors about a column which options of the command line may help."""
     try:
         yield
     except InputError as error:
         if not str(error).startswith("column "):
             raise
         raise InputError(
-            f"{error} On the command line: --drop leaves a column out, --category takes it as a "
-            "category."
+            f"{error} On the command line: --drop leaves a column out, --category treats it as "
+            "categories."
         ) from error
 
 
 def report_of(model: Any) -> dict[str, Any]:
-    """The fit report as plain values, without the list of all candidates."""
+    """Return the fit report as plain values, without the list of all candidates."""
     report = asdict(model.fit_report_)
     return {name: value for name, value in report.items() if not name.endswith("candidates")}
 
 
 def held_out_scores(model: Any) -> dict[str, float]:
-    """Scores of training rows that were held out during the fit, in the user's units.
+    """Return scores of training rows that were held out during the fit, in the user's units.
 
-    They come with the fit. The model was chosen and calibrated by them, so they are a little better
-    than those of new rows.
+    The model was chosen and calibrated by these scores, so new rows will be predicted a little
+    worse.
     """
     if hasattr(model, "predict_proba"):
         return {"log loss": float(model.fit_report_.log_loss)}

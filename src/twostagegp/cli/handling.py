@@ -1,8 +1,7 @@
-"""What every command shares: errors as one message, exit codes, warnings as one line.
+"""Errors, warnings and signals of all commands.
 
-An error that a user can do something about is one message without a traceback; ``--debug`` shows
-the traceback. Signals are turned into exceptions, so that files which were being written are
-removed on the way out.
+An error is printed as one message with an exit code; ``--debug`` adds the traceback. A warning is
+one line. Signals become exceptions, so that incomplete files are removed.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from twostagegp.errors import TwoStageGPError, TwoStageGPWarning
 
 __all__ = ["DEBUG", "Commands", "handle_signals"]
 
-#: Under this name the contexts of click remember ``--debug``.
+#: Key of ``--debug`` in the ``meta`` dictionary of a click context.
 DEBUG = "twostagegp.debug"
 INTERRUPTED, TERMINATED = 130, 143
 
-_INTERRUPTED = "interrupted; the output is as it was before"
+_INTERRUPTED = "interrupted; the output is unchanged"
 _EXPECTED = (TwoStageGPError, OSError, ValueError, MemoryError, ImportError)
 _signals: set[int] = set()
 
 
 class Commands(TyperGroup):
-    """A group of commands that fail with one message."""
+    """A group of commands that fail with one message and an exit code."""
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
-        """Run the command; whatever it raises becomes a message and an exit code."""
+        """Run the command; turn whatever it raises into a message and an exit code."""
         with _warnings_as_lines(ctx):
             try:
                 return super().invoke(ctx)
@@ -44,9 +43,9 @@ class Commands(TyperGroup):
             except (typer.Exit, typer.Abort, BrokenPipeError):
                 raise
             except Exception as error:
-                if hasattr(error, "exit_code"):  # wrong usage, which typer reports
+                if hasattr(error, "exit_code"):  # wrong usage, reported by typer
                     raise
-                if signal.SIGINT in _signals:  # a library may have made another error of it
+                if signal.SIGINT in _signals:  # a library may have raised another error instead
                     _leave(INTERRUPTED, _INTERRUPTED)
                 if ctx.meta.get(DEBUG):
                     typer.echo("".join(traceback.format_exception(error)), err=True, nl=False)
@@ -70,7 +69,7 @@ def _message(error: Exception) -> str:
 
 @contextmanager
 def _warnings_as_lines(ctx: typer.Context) -> Iterator[None]:
-    """Our warnings on one line each, once; those of other libraries with ``--debug`` only."""
+    """Print each of our warnings once, in one line; others only with ``--debug``."""
     told: set[str] = set()
 
     def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
@@ -88,7 +87,7 @@ def _warnings_as_lines(ctx: typer.Context) -> Iterator[None]:
 
 
 def handle_signals() -> None:
-    """Make exceptions of Ctrl-C and of a request to end, unless these are to be ignored."""
+    """Raise exceptions on SIGINT and SIGTERM, unless the process ignores these signals."""
 
     def interrupt(number: int, frame: Any) -> None:
         _signals.add(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""``twostagegp search`` and ``twostagegp check``: which kernel, and does it fit?"""
+"""``twostagegp search`` ranks kernels, and ``twostagegp check`` tests one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from twostagegp.cli.options import (
     SeedOption,
     TableArgument,
     TargetOption,
-    several,
+    split_names,
 )
 from twostagegp.cli.output import print_json, print_pairs, print_table, working
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["check", "search"]
 
-RepeatsOption = Annotated[int, typer.Option(min=2, help="Repetitions at most.")]
-SubsampleOption = Annotated[int, typer.Option(min=10, help="Rows of each subsample.")]
+RepeatsOption = Annotated[int, typer.Option(min=2, help="Most repetitions.")]
+SubsampleOption = Annotated[int, typer.Option(min=10, help="Rows per subsample.")]
 
 
 def search(
@@ -56,7 +56,7 @@ def search(
 
     reading = (encoding, delimiter, decimal)
     data = _rows(table, target, drop, category, drop_missing_target, reading)
-    names = several([kernels], ())
+    names = split_names([kernels], ())
     with working(f"searching among {len(names)} kernels"), column_hints():
         found = search_kernel(
             data.X,
@@ -147,8 +147,8 @@ def _rows(
     return rows_for_fit(
         source,
         target,
-        drop=several(drop, source.names),
-        category=several(category, source.names),
+        drop=split_names(drop, source.names),
+        category=split_names(category, source.names),
         drop_gaps=drop_gaps,
         classify=False,
     )

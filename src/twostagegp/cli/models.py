@@ -1,4 +1,4 @@
-"""A saved model as the commands see it: which columns it wants, and in which types."""
+"""A saved model, and the rows of a file in the columns and types of its fit."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from twostagegp.cli.column_types import as_numbers, conform, number_columns
 from twostagegp.cli.source import Source
-from twostagegp.cli.typed import as_numbers, conform, number_columns
 from twostagegp.errors import InputError
 from twostagegp.storage.folder import read_manifest
 from twostagegp.storage.model import load
@@ -29,12 +29,15 @@ class Rows:
     ----------
     X : DataFrame or array
     rest : DataFrame
-        Other columns that were asked for, such as the target.
+        Other columns, such as the target.
     kept : pyarrow Table
+        Columns that are copied to the output.
     where : str
-        The rows in words, for messages.
+        The file and the row numbers, for messages.
     first : int
+        Number of the first row, from 0.
     done : float
+        Share of the file that has been read.
     """
 
     X: Any
@@ -47,7 +50,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A model, and what the manifest says about its table."""
+    """A model, and what its manifest says about the table of the fit."""
 
     model: Any
     path: Path
@@ -60,11 +63,11 @@ class SavedModel:
 
     @property
     def target(self) -> str | None:
-        """Name of the target's column, where the command line has fitted the model."""
+        """Name of the target, if the command line has fitted the model."""
         return self.table.get("target")
 
     def features(self, source: Source) -> list[str]:
-        """The columns of a file that the model is given, in its order."""
+        """Return the columns of a file that are the inputs of the model, in its order."""
         names = getattr(self.model, "feature_names_in_", None)
         if names is not None:
             source.require([str(name) for name in names], "the model was fitted with it")
@@ -73,8 +76,8 @@ class SavedModel:
         others = [name for name in source.names if name != self.target]
         if len(others) != wanted:
             raise InputError(
-                f"{self.path} was fitted to {wanted} columns without names, and {source.path} has "
-                f"{len(others)}; give a file with these columns, in the order of the fit."
+                f"{self.path} was fitted to {wanted} columns without names, but {source.path} has "
+                f"{len(others)}; use a file with the same columns in the same order."
             )
         return others
 
@@ -86,7 +89,7 @@ class SavedModel:
         rest: Sequence[str] = (),
         with_types: bool = True,
     ) -> Iterator[Rows]:
-        """All rows of a file in the types of the fit, at most ``size`` at a time.
+        """Yield the rows of a file in the types of the fit, at most ``size`` at a time.
 
         Parameters
         ----------
@@ -95,8 +98,8 @@ class SavedModel:
         keep, rest : sequence of str
             Columns for the output, and others that are needed.
         with_types : bool
-            Whether kept columns of a CSV file become numbers where the model has them as numbers;
-            otherwise they stay the text that they are.
+            Whether kept columns of a CSV file that are numbers in the model become numbers;
+            otherwise they stay text.
         """
         names = self.features(source)
         encoder = getattr(self.model, "columns_", None)
@@ -121,7 +124,7 @@ class SavedModel:
             )
 
     def outcomes(self, series: pd.Series, first: int, decimal: str) -> NDArray[Any]:
-        """The target of some rows, without gaps, as the model knows it."""
+        """Return the target of some rows without missing values, in the type of the fit."""
         if not self.is_classifier:
             return as_numbers(series, first, decimal).to_numpy()
         classes = self.model.classes_
@@ -138,7 +141,7 @@ class SavedModel:
 
 
 def _text(value: Any) -> str:
-    """A label as text; 1 and 1.0, true and True are the same."""
+    """Return a label as text; 1 and 1.0 are equal, and so are true and True."""
     if isinstance(value, bool | np.bool_):
         return str(bool(value)).lower()
     if isinstance(value, float | np.floating) and float(value).is_integer():
@@ -148,7 +151,7 @@ def _text(value: Any) -> str:
 
 
 def _with_numbers(kept: pa.Table, X: pd.DataFrame, numbers: set[str]) -> pa.Table:
-    """Kept columns of a CSV file, those that the model knows as numbers as numbers."""
+    """Return kept columns of a CSV file, with those that the model knows as numbers converted."""
     for k, name in enumerate(kept.column_names):
         if name in numbers:
             kept = kept.set_column(k, name, pa.array(X[name], pa.float64(), from_pandas=True))

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their values are read."""
+"""Options that several commands share, and how their values are parsed."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ __all__ = [
     "TableArgument",
     "TargetOption",
     "nearest",
-    "several",
-    "several_numbers",
+    "split_names",
+    "split_numbers",
 ]
 
 
@@ -50,9 +50,11 @@ ModelArgument = Annotated[
     Path,
     typer.Argument(metavar="MODEL", help="Folder that fit has written.", show_default=False),
 ]
-EncodingOption = Annotated[str, typer.Option(help="Of CSV and TSV files, such as latin-1.")]
+EncodingOption = Annotated[
+    str, typer.Option(help="Encoding of CSV and TSV files, such as latin-1.")
+]
 DelimiterOption = Annotated[
-    str | None, typer.Option(help="Between the cells of a CSV file; a comma by default.")
+    str | None, typer.Option(help="Separator of cells in a CSV file; a comma by default.")
 ]
 DecimalOption = Annotated[str, typer.Option(help="Decimal mark of numbers in CSV and TSV files.")]
 DropGapsOption = Annotated[
@@ -65,17 +67,17 @@ DropOption = Annotated[
 ]
 CategoryOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="COL,COL", help="Columns of codes, to be taken as categories."),
+    typer.Option(metavar="COL,COL", help="Columns of codes that are categories."),
 ]
 OutcomeOption = Annotated[
     str | None,
-    typer.Option("--target", "-t", help="Column with the outcomes; that of the fit by default."),
+    typer.Option("--target", "-t", help="Column with the outcomes; by default that of the fit."),
 ]
-SeedOption = Annotated[int, typer.Option(help="Of everything that is drawn.")]
+SeedOption = Annotated[int, typer.Option(help="Seed of all random numbers.")]
 
 
 def nearest(name: str, names: Sequence[str]) -> str:
-    """A question about the most similar name, empty where there is none.
+    """Return a question that suggests the most similar name, or an empty string.
 
     Examples
     --------
@@ -88,12 +90,12 @@ def nearest(name: str, names: Sequence[str]) -> str:
     return f" Did you mean {match!r}?" if match else ""
 
 
-def several(values: Sequence[str] | None, names: Sequence[str]) -> list[str]:
-    """Names from options that were repeated or have commas; a name may itself have commas.
+def split_names(values: Sequence[str] | None, names: Sequence[str]) -> list[str]:
+    """Return names from options that may be repeated or contain commas, as names may too.
 
     Examples
     --------
-    >>> several(["a,b", "c, d"], ["a", "b", "c, d"])
+    >>> split_names(["a,b", "c, d"], ["a", "b", "c, d"])
     ['a', 'b', 'c, d']
     """
     found: list[str] = []
@@ -103,12 +105,12 @@ def several(values: Sequence[str] | None, names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def several_numbers(text: str | None, option: str) -> list[float]:
-    """Probabilities with commas between them.
+def split_numbers(text: str | None, option: str) -> list[float]:
+    """Return probabilities that are separated by commas.
 
     Examples
     --------
-    >>> several_numbers("0.05, 0.95", "--quantiles")
+    >>> split_numbers("0.05, 0.95", "--quantiles")
     [0.05, 0.95]
     """
     numbers = []

@@ -26,7 +26,7 @@ _WIDTH = 120
 
 
 def print_json(result: Mapping[str, Any]) -> None:
-    """One JSON object; numbers that JSON does not have become null."""
+    """Print one JSON object; NaN and infinity become null."""
     typer.echo(json.dumps(_plain(result), indent=2, ensure_ascii=False, allow_nan=False))
 
 
@@ -43,7 +43,7 @@ def _plain(value: Any) -> Any:
 
 
 def number(value: Any, digits: int = 4) -> str:
-    """A number as people read it.
+    """Return a number as readable text.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def number(value: Any, digits: int = 4) -> str:
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
-    """A table with a line a row."""
+    """Print a table."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -79,20 +79,20 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[Any]], title: str
 
 
 def print_pairs(pairs: Mapping[str, Any], title: str = "") -> None:
-    """Names and values."""
+    """Print names and values."""
     print_table(("", ""), pairs.items(), title)
 
 
 class Progress(Protocol):
-    """What a long command tells about itself."""
+    """Receives the progress of a long command."""
 
     def __call__(self, done: float, rows: int) -> None:
-        """The share that is done, and the number of rows."""
+        """Show the share that is done, and the number of rows."""
 
 
 @contextmanager
 def progress(text: str) -> Iterator[Progress]:
-    """A bar with the time left on the standard error stream, where that is a terminal."""
+    """Show a bar with the remaining time, if the standard error stream is a terminal."""
     if not sys.stderr.isatty():
         yield lambda done, rows: None
         return
@@ -113,7 +113,7 @@ def progress(text: str) -> Iterator[Progress]:
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """Something that takes a while, named on the standard error stream where it is a terminal."""
+    """Show what is being done, if the standard error stream is a terminal."""
     if not sys.stderr.isatty():
         yield
         return

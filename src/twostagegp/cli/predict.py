@@ -1,4 +1,4 @@
-"""``twostagegp predict``: a file of any length in, predictions out, in bounded memory."""
+"""``twostagegp predict``: predictions for a file of any length, in bounded memory."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from twostagegp.cli.options import (
     JsonOption,
     ModelArgument,
     TableArgument,
-    several,
-    several_numbers,
+    split_names,
+    split_numbers,
 )
 from twostagegp.cli.output import print_json, print_pairs, progress
 from twostagegp.errors import InputError
@@ -38,7 +38,7 @@ def predict(
         str | None,
         typer.Option(
             metavar="LEVEL,…",
-            help="Probabilities of intervals, for regression.  [default: 0.95]",
+            help="Levels of intervals, for regression.  [default: 0.95]",
             show_default=False,
         ),
     ] = None,
@@ -51,14 +51,14 @@ def predict(
         typer.Option(metavar="COL,COL", help="Columns of the table to copy to the output."),
     ] = None,
     keep_all: Annotated[bool, typer.Option("--keep-all", help="Copy all columns.")] = False,
-    prefix: Annotated[str, typer.Option(help="In front of the names of new columns.")] = "",
+    prefix: Annotated[str, typer.Option(help="Prefix of the names of new columns.")] = "",
     chunk_rows: Annotated[int, typer.Option(min=1, help="Rows in memory at a time.")] = 20_000,
     guard: Annotated[
         bool,
         typer.Option(
             "--formula-guard/--no-formula-guard",
             help="In CSV and TSV files, put an apostrophe before text that a spreadsheet would "
-            "run as a formula (= + - @ at its beginning).",
+            "execute as a formula (it begins with = + - @).",
         ),
     ] = True,
     encoding: EncodingOption = "utf-8",
@@ -69,12 +69,12 @@ def predict(
 ) -> None:
     """Predict every row of a table.
 
-    Regression: mean, std (of an observation, noise included), lower_0.95 and upper_0.95 for every
-    interval, q_0.05 for every quantile, in the units of the target. Classification: class, certain
-    (whether the two leading classes differ significantly) and p_<class> for every class.
+    Regression: mean, std (of an observation, noise included), lower_0.95 and upper_0.95 per
+    interval, q_0.05 per quantile, in units of the target. Classification: class, certain (whether
+    the two leading classes differ significantly) and one p_<class> per class.
 
-    The table is read and the output written in chunks; the output appears when it is complete, and
-    an old file of that name stays as it is until then.
+    The table is read and the output written in chunks. The output file appears when it is complete;
+    until then an older file of that name is unchanged.
     """
     from twostagegp.cli.formats import format_of
     from twostagegp.cli.models import open_model
@@ -85,14 +85,14 @@ def predict(
     format_of(output)
     source = open_source(table, encoding, delimiter, decimal)
     if output.exists() and output.samefile(table):
-        raise InputError(f"{output} is the table itself; give another output.")
-    kept = list(source.names) if keep_all else several(keep, source.names)
+        raise InputError(f"{output} is the input file; choose another output.")
+    kept = list(source.names) if keep_all else split_names(keep, source.names)
     source.require(kept, "--keep")
     saved = open_model(model)
     answers = Answers.of(
         saved,
-        several_numbers(interval, "--interval"),
-        several_numbers(quantiles, "--quantiles"),
+        split_numbers(interval, "--interval"),
+        split_numbers(quantiles, "--quantiles"),
         prefix,
     )
     with progress(f"predicting {table.name}") as tell:

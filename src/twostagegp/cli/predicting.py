@@ -1,4 +1,4 @@
-"""The stream behind ``twostagegp predict``: a chunk in, predictions and kept columns out."""
+"""Predictions for a file, chunk by chunk, for ``twostagegp predict``."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ __all__ = ["Answers", "predict_file"]
 
 @dataclass(frozen=True)
 class Answers:
-    """What is asked of a model.
+    """The columns that are predicted.
 
     Attributes
     ----------
     saved : SavedModel
     intervals, quantiles : list of float
+        Their levels.
     prefix : str
-        Of the names of columns.
+        Prefix of the names of the columns.
     """
 
     saved: SavedModel
@@ -42,7 +43,7 @@ class Answers:
     def of(
         cls, saved: SavedModel, intervals: list[float], quantiles: list[float], prefix: str
     ) -> Answers:
-        """Check that the model has these answers."""
+        """Check that the model can predict these columns, and return them."""
         if saved.is_classifier:
             if intervals or quantiles:
                 raise InputError(
@@ -50,7 +51,7 @@ class Answers:
                 )
             return cls(saved, [], [], prefix)
         if quantiles and not hasattr(saved.model, "predict_quantiles"):
-            raise InputError(f"{type(saved.model).__name__} has intervals, but no quantiles.")
+            raise InputError(f"{type(saved.model).__name__} predicts intervals, but not quantiles.")
         return cls(saved, intervals or [0.95], quantiles, prefix)
 
     @property
@@ -65,13 +66,13 @@ class Answers:
         return [self.prefix + name for name in plain]
 
     def columns(self, X: Any) -> list[Any]:
-        """The new columns for some rows."""
+        """Predict the columns for some rows."""
         model = self.saved.model
         if self.saved.is_classifier:
             P = model.predict_proba(X)
             labels = model.classes_[P.argmax(1)].tolist()
             return [labels, model.predict_certainty(X), *P.T]
-        if not hasattr(model, "predict_quantiles"):  # intervals of cross-validation+
+        if not hasattr(model, "predict_quantiles"):  # CVPlusRegressor
             ends = [model.predict_interval(X, level).T for level in self.intervals]
             return [model.predict(X), *(end for pair in ends for end in pair)]
         ends = [0.5 + side * p / 2.0 for p in self.intervals for side in (-1.0, 1.0)]
@@ -89,12 +90,12 @@ def predict_file(
     guard: bool,
     tell: Progress,
 ) -> int:
-    """Predict every row of a file; returns their number."""
+    """Predict every row of a file, write the output, and return the number of rows."""
     names = [*keep, *answers.names]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InputError(
-            f"the output would have two columns {twice[0]!r}; give the new ones a prefix, for "
+            f"the output would have two columns {twice[0]!r}; use a prefix for the new ones, for "
             "example --prefix predicted_."
         )
     with_types = format_of(output) in ("parquet", "feather") and source.text is not None

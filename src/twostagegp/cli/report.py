@@ -1,4 +1,4 @@
-"""``twostagegp report``: one HTML page about a model on rows with a known target."""
+"""``twostagegp report``: an HTML page about the predictions for rows with a known target."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def report(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Write a page about a model on rows that it has not seen.
+    """Write a page about the predictions for rows that were not used in the fit.
 
-    How well it predicts them, in words and pictures: one HTML file that loads nothing from
-    elsewhere. All rows are in memory at once.
+    The page says in words and pictures how good they are. It is one HTML file that loads nothing
+    from elsewhere. All rows are read into memory.
     """
     if output.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{output}: the name must end in .html (got {output.suffix!r}).")

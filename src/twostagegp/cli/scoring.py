@@ -17,17 +17,17 @@ from twostagegp.estimators.prediction import summary
 
 __all__ = ["all_rows", "score_file", "target_of"]
 
-#: Rows at a time; each has as many quantiles as CRPS has levels.
+#: Rows at a time; each row has one quantile per level of the CRPS.
 _ROWS = 5000
-#: Levels whose pinball losses make up CRPS.
+#: Levels of the quantiles whose mean pinball loss is the CRPS.
 _LEVELS = (np.arange(999) + 0.5) / 999.0
 
 
 def target_of(saved: SavedModel, source: Source, given: str | None) -> str:
-    """The column with the outcomes."""
+    """Return the name of the column with the outcomes."""
     name = given or saved.target
     if name is None:
-        raise InputError(f"{saved.path} does not say what its target was called; give --target.")
+        raise InputError(f"{saved.path} does not store the name of its target; give --target.")
     source.require([name], "--target" if given else "the target of the fit")
     return name
 
@@ -35,7 +35,7 @@ def target_of(saved: SavedModel, source: Source, given: str | None) -> str:
 def score_file(
     saved: SavedModel, source: Source, target: str, drop_gaps: bool, tell: Progress
 ) -> tuple[int, dict[str, float]]:
-    """Number of rows, and every score by name."""
+    """Return the number of rows, and the scores by name."""
     parts: list[dict[str, Any]] = []
     rows = 0
     of = _class_part if saved.is_classifier else _part
@@ -56,7 +56,7 @@ def score_file(
 def all_rows(
     saved: SavedModel, source: Source, target: str, drop_gaps: bool
 ) -> tuple[Any, pd.Series]:
-    """Inputs and outcomes of a whole file."""
+    """Return the inputs and outcomes of a whole file."""
     parts = list(_scored_rows(saved, source, target, drop_gaps))
     inputs = [X for X, _, _ in parts]
     framed = isinstance(inputs[0], pd.DataFrame)
@@ -67,7 +67,7 @@ def all_rows(
 def _scored_rows(
     saved: SavedModel, source: Source, target: str, drop_gaps: bool
 ) -> Iterator[tuple[Any, Any, float]]:
-    """Inputs and outcomes, chunk by chunk, and the share of the file that has been read."""
+    """Yield inputs and outcomes of a chunk, and the share of the file that has been read."""
     rows = 0
     for chunk in saved.rows(source, _ROWS, rest=[target]):
         X, column = chunk.X, chunk.rest[target]
@@ -92,7 +92,7 @@ def _class_part(model: Any, X: Any, y: Any) -> dict[str, Any]:
 
 
 def _part(model: Any, X: Any, y: Any) -> dict[str, Any]:
-    if not hasattr(model, "predict_quantiles"):  # intervals of cross-validation+
+    if not hasattr(model, "predict_quantiles"):  # CVPlusRegressor
         return {"y": y, "mean": model.predict(X), "ends": model.predict_interval(X, 0.95)}
     five = metrics.PINBALL_LEVELS
     mean, std, quantiles = summary(model, X, np.array([0.025, 0.975, *five, *_LEVELS]))
@@ -109,7 +109,7 @@ def _part(model: Any, X: Any, y: Any) -> dict[str, Any]:
 
 
 def _scores(joined: dict[str, Any], parts: list[dict[str, Any]]) -> dict[str, float]:
-    """Scores of regression: those of the model's own distribution where it has one."""
+    """Return the scores of a regressor, of its predictive distribution if it has one."""
     y, ends = joined["y"], joined["ends"]
     own = {
         "coverage": metrics.coverage(y, interval=ends),

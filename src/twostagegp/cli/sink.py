@@ -1,8 +1,8 @@
-"""Output files that appear whole or not at all.
+"""Output files that are written completely or not at all.
 
-Rows are appended to a file beside the target, ``.<name>.<random>.twostagegp-part``, which takes the
-target's place in one step when everything is there. Whoever writes it holds a lock on it: a file
-of that name without a lock is what a killed program has left, and the next run removes it.
+Rows are appended to a file beside the target, ``.<name>.<random>.twostagegp-part``, which is
+renamed when it is complete. The process that writes it holds a lock on it; a file of such a name
+without a lock was left by a killed process, and the next run removes it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from twostagegp.errors import InputError
 __all__ = ["Sink", "guard_formulas", "open_sink", "write_table"]
 
 _ENDING = ".twostagegp-part"
-#: Cells that a spreadsheet would take for a formula, and those among them that are plain numbers.
+#: Cells that a spreadsheet would execute as a formula, and those that are plain numbers.
 _FORMULA = r"^[=+\-@\t\r\n＝＋－＠]"
 _NUMBER = r"^[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?$"
 
 
 class Sink:
-    """Tables of the same columns, one after the other, into an open file."""
+    """Writes tables with the same columns, one after the other, into an open file."""
 
     def __init__(self, file: IO[bytes], kind: str, guard: bool) -> None:
         self.file, self.kind, self.guard = file, kind, guard
@@ -59,11 +59,11 @@ class Sink:
     def _write_text(self, table: pa.Table) -> None:
         table = guard_formulas(table) if self.guard else table
         first, self.writer = self.writer is None, True
-        # Whole numbers with gaps stay whole numbers.
+        # Integers with missing values stay integers.
         frame: pd.DataFrame = table.to_pandas(integer_object_nulls=True)
         text = io.TextIOWrapper(self.file, encoding="utf-8", newline="", write_through=True)
         between = "," if self.kind == "csv" else "\t"
-        # A carriage return ends a line for many readers, but pandas does not quote cells for it.
+        # Many readers end a line at a carriage return, but pandas does not quote such cells.
         quoting: Any = csv.QUOTE_NONNUMERIC if _has_returns(frame) else csv.QUOTE_MINIMAL
         frame.to_csv(
             text, sep=between, index=False, header=first, lineterminator="\n", quoting=quoting
@@ -71,20 +71,20 @@ class Sink:
         text.detach()
 
     def close(self) -> None:
-        """End the file; not more than once does anything."""
+        """Write the end of the file; a second call has no effect."""
         writer, self.writer = self.writer, None
         if self.kind in ("parquet", "feather") and writer is not None:
             writer.close()
 
     def finish(self) -> None:
-        """Everything to the disk."""
+        """Write everything to the disk."""
         self.close()
         self.file.flush()
         os.fsync(self.file.fileno())
 
 
 def _has_returns(frame: pd.DataFrame) -> bool:
-    """Whether a name or a cell of text has a carriage return inside."""
+    """Return whether a name or a text cell contains a carriage return."""
     if any("\r" in str(name) for name in frame.columns):
         return True
     text = [k for k, kind in enumerate(frame.dtypes) if not pd.api.types.is_numeric_dtype(kind)]
@@ -92,7 +92,7 @@ def _has_returns(frame: pd.DataFrame) -> bool:
 
 
 def guard_formulas(table: pa.Table) -> pa.Table:
-    """Text that a spreadsheet would run as a formula gets an apostrophe in front.
+    """Put an apostrophe before text that a spreadsheet would execute as a formula.
 
     Examples
     --------
@@ -127,7 +127,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 @contextmanager
 def open_sink(path: Path, guard: bool = True) -> Iterator[Sink]:
-    """A sink whose file takes the place of ``path`` at the end, unless something is raised."""
+    """Yield a sink whose file replaces ``path`` at the end, unless an error is raised."""
     kind = format_of(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the name of a file.")
@@ -140,17 +140,17 @@ def open_sink(path: Path, guard: bool = True) -> Iterator[Sink]:
         yield sink
         sink.finish()
         if sys.platform == "win32":
-            file.close()  # an open file cannot be renamed there
+            file.close()  # Windows cannot rename an open file
         os.replace(draft, target)
     finally:
         for end in (sink.close, file.close):
-            with contextlib.suppress(Exception):  # such as a full disk, which has been told already
+            with contextlib.suppress(Exception):  # such as a full disk, which was reported before
                 end()
         draft.unlink(missing_ok=True)
 
 
 def write_table(path: Path, table: pa.Table, guard: bool = True) -> None:
-    """One table into one file."""
+    """Write one table to one file."""
     with open_sink(path, guard) as sink:
         sink.write(table)
 
@@ -162,11 +162,11 @@ def _new_draft(target: Path) -> tuple[IO[bytes], Path]:
         _lock(file, wait=True)
         if draft.exists():
             return file, draft
-        file.close()  # between the two steps another run took it for one that was left over
+        file.close()  # another run removed it before it was locked
 
 
 def _remove_left_over(target: Path) -> None:
-    """Remove what killed runs have left; those at work hold a lock."""
+    """Remove the files of killed runs; running ones hold a lock."""
     pattern = f".{glob.escape(target.name)}.*{_ENDING}"
     for draft in target.parent.glob(pattern):
         with contextlib.suppress(OSError), open(draft, "r+b") as file:
@@ -177,11 +177,11 @@ def _remove_left_over(target: Path) -> None:
 if sys.platform == "win32":
 
     def _lock(file: IO[bytes], wait: bool) -> None:
-        """Nothing to do: a file that is open cannot be removed there."""
+        """Do nothing: on Windows an open file cannot be removed."""
 
 else:
     import fcntl
 
     def _lock(file: IO[bytes], wait: bool) -> None:
-        """Take the lock of a file; raises OSError where it is taken and not to be waited for."""
+        """Lock a file; without ``wait``, raise OSError if another process holds the lock."""
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

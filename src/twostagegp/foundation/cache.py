@@ -1,12 +1,10 @@
-"""Encoded rows on disk, found again by their content.
+"""A cache of features on disk, with the content of the rows as keys.
 
-A cache is one folder for each way to encode (model, pooling, precision, ...), named after the hash
-of these settings, and in it one ``.npz`` file for each stretch of work: the keys of some rows, and
-their features. A key is the hash of a row's content, so a row is found wherever it stands in a
-table. There is no index that could disagree with the files. A file is written under another name
-and then renamed, so it is there whole or not at all, also when two processes write at once. Few
-large files are read faster than one for each row, and the checksums that a zip archive carries
-tell a damaged one.
+There is one folder per choice of settings (model, pooling, precision, ...), named by their hash. It
+contains ``.npz`` files with the keys of some rows and their features. A key is the hash of the
+row's content, so a row is found wherever it is in a table. There is no index that could disagree
+with the files. Files are written atomically, so several processes may write at once. A few large
+files are read faster than one file per row, and the checksums of the zip format reveal damage.
 """
 
 from __future__ import annotations
@@ -29,12 +27,12 @@ from twostagegp.runtime.files import write_atomically
 
 __all__ = ["FeatureCache", "digest"]
 
-#: What reading a damaged archive may raise.
+#: Errors that reading a damaged archive may raise.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError, NotImplementedError)
 
 
 def digest(parts: Iterable[bytes]) -> str:
-    """Hash of a sequence of byte strings, in which the borders between them count.
+    """Return the hash of a sequence of byte strings; how they are divided matters.
 
     Examples
     --------
@@ -49,14 +47,14 @@ def digest(parts: Iterable[bytes]) -> str:
 
 
 class FeatureCache:
-    """Features of rows that were encoded with one choice of settings.
+    """Features of rows for one choice of settings.
 
     Parameters
     ----------
     root : path
-        Folder of all caches; made where it does not exist.
+        Folder of all caches; created if it does not exist.
     settings : dict
-        Everything that features depend on besides the row, as JSON can write it.
+        Everything that features depend on except the row, as values of JSON.
     """
 
     def __init__(self, root: str | os.PathLike[str], settings: dict[str, Any]) -> None:
@@ -65,16 +63,16 @@ class FeatureCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             description = self.folder / "settings.json"
-            if not description.exists():  # for a reader who wonders what a folder is
+            if not description.exists():  # so that people can see what the folder contains
                 write_atomically(description, lambda file: file.write(text.encode()))
         except OSError as error:
             raise InputError(
-                f"cache_dir={str(root)!r} cannot be written to ({error}). Give a folder that can, "
+                f"cache_dir={str(root)!r} cannot be written to ({error}). Use a folder that can, "
                 "or cache_dir=None."
             ) from error
 
     def read(self, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
-        """Features of those of the wanted keys that are here."""
+        """Return the features of those wanted keys that are in the cache."""
         wanted = set(wanted)
         found: dict[str, NDArray[Any]] = {}
         damaged = []
@@ -85,7 +83,7 @@ class FeatureCache:
                 damaged.append(path.name)
             except _DAMAGE:
                 damaged.append(path.name)
-                # Rows come back in a file of another name, so this one would be met every time.
+                # Its rows will be written to another file, and this one would be read every time.
                 path.unlink(missing_ok=True)
         if damaged:
             warnings.warn(
@@ -97,23 +95,23 @@ class FeatureCache:
         return found
 
     def write(self, keys: list[str], features: NDArray[Any]) -> None:
-        """Keep some rows, in a file of their own."""
+        """Write some rows to a new file."""
         names = np.array(keys, dtype="S")
         path = self.folder / f"{digest(key.encode() for key in keys)}.npz"
         try:
             write_atomically(path, lambda file: np.savez(file, keys=names, features=features))
         except OSError as error:
-            # Hours of encoding must not be lost to a full disk.
+            # A full disk must not discard hours of encoding.
             warnings.warn(
-                f"{len(keys)} encoded rows could not be kept in {str(self.folder)!r} ({error}). "
-                "They are returned all the same.",
+                f"{len(keys)} encoded rows could not be written to {str(self.folder)!r} ({error}). "
+                "They are returned, but will be encoded again next time.",
                 TwoStageGPWarning,
                 stacklevel=2,
             )
 
 
 def _read(path: Path, wanted: set[str]) -> dict[str, NDArray[Any]]:
-    # Opened here: numpy leaves a damaged file open.
+    # Opened here because NumPy does not close a damaged file.
     with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
         keys = file["keys"].astype(str).tolist()
         places = [(key, i) for i, key in enumerate(keys) if key in wanted]

@@ -1,8 +1,8 @@
-r"""What text and image encoders share: batches, cache, checks.
+r"""The common base of text and image encoders: batches, cache, checks.
 
-An encoder is a function :math:`h = \phi_\omega(x)` with fixed :math:`\omega`, a row at a time.
-Fitting it learns nothing. The model is loaded when a row has to be encoded, stays loaded until the
-parameters change, and is no part of a pickle.
+An encoder maps each row to features :math:`h = \phi_\omega(x)` with fixed weights :math:`\omega`;
+``fit`` learns nothing. The model is loaded when a row has to be encoded, stays loaded until the
+parameters change, and is not part of a pickle.
 """
 
 from __future__ import annotations
@@ -23,40 +23,45 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from torch import Tensor
 
-from twostagegp.data.checks import check_choice
+from twostagegp.data.checks import check_choice, check_count
 from twostagegp.errors import InputError
 from twostagegp.foundation.cache import FeatureCache, digest
 from twostagegp.foundation.pretrained import Source
 from twostagegp.runtime.device import resolve_device
 from twostagegp.runtime.threads import show_log
 
-__all__ = ["FrozenEncoder", "FrozenModel", "check_count", "is_missing"]
+__all__ = ["FrozenEncoder", "FrozenModel", "is_missing"]
 
 _LOG = logging.getLogger("twostagegp")
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
-#: Parameters that a loaded model does not depend on.
+#: Parameters on which a loaded model does not depend.
 _WITHOUT_EFFECT = ("batch_size", "cache_dir", "verbose")
-#: Seconds of work that a power cut may cost. An interrupted run loses one batch.
-_WRITE_EVERY = 20.0
-#: Seconds between two lines of the log.
-_SAY_EVERY = 5.0
 
 
 class FrozenModel(Protocol):
     """A loaded model."""
 
     def prepare(self, rows: Sequence[Any]) -> list[Any]:
-        """What :meth:`encode` takes, an item for each row; must fit into memory for all rows."""
+        """Return one input of :meth:`encode` per row; all of them must fit into memory."""
 
     def order(self, items: list[Any]) -> list[int]:
-        """Order in which rows are encoded, so that those of a batch are alike."""
+        """Return the order in which rows are encoded, similar ones next to each other."""
 
     def encode(self, items: list[Any]) -> Tensor:
-        """Features of one batch, shape (b, d)."""
+        """Return the features of one batch, shape (b, d)."""
 
 
 class FrozenEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Base of the encoders; not for direct use."""
+    """Base class of the encoders.
+
+    Attributes
+    ----------
+    write_every : float
+        Seconds after which new features are written to the cache. An interruption loses one batch,
+        a power cut at most this time.
+    log_every : float
+        Seconds between two log messages.
+    """
 
     model: str | os.PathLike[str]
     batch_size: int
@@ -66,28 +71,31 @@ class FrozenEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     cache_dir: str | os.PathLike[str] | None
     verbose: int
 
-    #: Loaded model and number of features, and the parameters that they belong to.
+    write_every: float = 20.0
+    log_every: float = 5.0
+
+    #: The parameters for which a model was loaded, the model, and the number of features.
     _held: dict[str, Any] | None = None
 
     @abstractmethod
     def _check_own_parameters(self) -> None:
-        """Raise an InputError for a parameter of the subclass that cannot be used."""
+        """Raise InputError if a parameter of the subclass is invalid."""
 
     @abstractmethod
     def _rows(self, X: Any) -> list[Any]:
-        """The rows of X in one form, or an InputError that names the row at fault."""
+        """Return the rows of X in one form, or raise InputError that names the invalid row."""
 
     @abstractmethod
     def _content(self, row: Any) -> Iterable[bytes]:
-        """Everything of a row that its features depend on."""
+        """Return everything of a row on which its features depend."""
 
     @abstractmethod
     def _source(self) -> Source:
-        """Where the model lies; asks the network only for a model of the hub."""
+        """Locate the model; a connection is used only for a model of the hub."""
 
     @abstractmethod
     def _settings(self) -> dict[str, Any]:
-        """What features depend on besides the row and the model."""
+        """Return the settings on which features depend, apart from row and model."""
 
     @abstractmethod
     def _load(self, source: Source, device: torch.device, dtype: torch.dtype) -> FrozenModel:
@@ -96,7 +104,7 @@ class FrozenEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     @property
     @abstractmethod
     def _probe(self) -> Any:
-        """A row that any model can encode."""
+        """A row that every model can encode."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in super().__getstate__().items() if k != "_held"}
@@ -111,7 +119,7 @@ class FrozenEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return True
 
     def fit(self, X: Any, y: Any = None) -> Any:
-        """Check the parameters and the rows, and that the model is there; learn nothing."""
+        """Check the parameters, the rows and that the model exists; nothing is learned."""
         self._check_parameters()
         self._rows(X)
         self._source()
@@ -136,21 +144,22 @@ class FrozenEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         memory = self._memory()
         if "width" not in memory:
             self._check_parameters()
-            model = self._loaded()
+            model = self.loaded_model()
             with torch.inference_mode():
                 memory["width"] = model.encode(model.prepare([self._probe])).shape[1]
         return int(memory["width"])
 
     def _memory(self) -> dict[str, Any]:
-        """What is remembered about the present parameters."""
+        """Return what is known for the present parameters."""
         parameters = {k: v for k, v in self.get_params().items() if k not in _WITHOUT_EFFECT}
         if self._held is None or self._held["parameters"] != parameters:
             self._held = {"parameters": parameters}
         return self._held
 
-    def _loaded(self) -> FrozenModel:
+    def loaded_model(self) -> FrozenModel:
+        """Return the model for the present parameters; load it if necessary."""
         memory, source = self._memory(), self._source()
-        # A folder may hold other weights by now, and the cache would take theirs for these.
+        # The files may have changed, and the cache would store these features for other weights.
         if "model" not in memory or memory["state"] != source.state:
             device = resolve_device(self.device, 1, batched=True)
             memory["state"] = source.state
@@ -160,7 +169,7 @@ class FrozenEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     def _check_parameters(self) -> None:
         if not isinstance(self.model, str | os.PathLike) or not os.fspath(self.model):
-            raise InputError(f"model={self.model!r}: give a name or a folder.")
+            raise InputError(f"model={self.model!r}: use a name or a folder.")
         if self.revision is not None and not isinstance(self.revision, str):
             raise InputError(f"revision={self.revision!r}: use a commit, tag or branch, or None.")
         if self.cache_dir is not None and not isinstance(self.cache_dir, str | os.PathLike):
@@ -181,12 +190,12 @@ class FrozenEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     def _encode(self, rows: list[Any]) -> NDArray[Any]:
         if not rows:
-            raise InputError("X has no rows; give at least one.")
+            raise InputError("X has no rows; at least one is needed.")
         cache = self._cache()
         keys = [digest(self._content(row)) for row in rows]
         places: dict[str, int] = {}
         for i, key in enumerate(keys):
-            places.setdefault(key, i)  # repeats are encoded once
+            places.setdefault(key, i)  # equal rows are encoded once
         known = {} if cache is None else cache.read(places.keys())
         missing = [key for key in places if key not in known]
         _LOG.info("%d rows: %d distinct, %d to encode", len(rows), len(places), len(missing))
@@ -197,19 +206,19 @@ class FrozenEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     def _encode_missing(
         self, rows: dict[str, Any], cache: FeatureCache | None
     ) -> dict[str, NDArray[Any]]:
-        model = self._loaded()
+        model = self.loaded_model()
         keys = list(rows)
         items = model.prepare(list(rows.values()))
         order = model.order(items)
         done: dict[str, NDArray[Any]] = {}
         pending: list[str] = []
 
-        def keep() -> None:
+        def write() -> None:
             if cache is not None and pending:
                 cache.write(pending, np.stack([done[key] for key in pending]))
             pending.clear()
 
-        said = written = time.monotonic()
+        logged = written = time.monotonic()
         try:
             for begin in range(0, len(order), int(self.batch_size)):
                 batch = order[begin : begin + int(self.batch_size)]
@@ -218,24 +227,18 @@ class FrozenEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
                 done.update(zip([keys[i] for i in batch], features, strict=True))
                 pending += [keys[i] for i in batch]
                 now = time.monotonic()
-                if now - said > _SAY_EVERY:
+                if now - logged > self.log_every:
                     _LOG.info("encoded %d of %d rows", len(done), len(keys))
-                    said = now
-                if now - written > _WRITE_EVERY:
-                    keep()
+                    logged = now
+                if now - written > self.write_every:
+                    write()
                     written = now
         finally:
-            keep()
+            write()
         return done
 
 
-def check_count(name: str, value: Any, least: int) -> None:
-    """Raise an InputError unless a parameter is a whole number of at least ``least``."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise InputError(f"{name}={value!r} must be a whole number of at least {least}.")
-
-
 def is_missing(value: Any) -> bool:
-    """Whether a cell is None, NaN or NA, each of which stands for no value."""
+    """Return whether a cell is a missing value: None, NaN, NA or NaT."""
     nothing = value is None or value is pd.NA or value is pd.NaT
     return nothing or (isinstance(value, Real) and math.isnan(value))

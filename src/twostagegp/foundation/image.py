@@ -1,8 +1,8 @@
-r"""Images to features with a frozen vision model.
+r"""Features of images from a frozen vision model.
 
-A convolutional network gives a map of states :math:`s_{ij} \in \mathbb{R}^d`, a transformer one
-state for each patch, most with a class token in front. The features of an image are the mean of the
-map or of the patches, or the state of the class token.
+A convolutional network computes a map of states :math:`s_{ij} \in \mathbb{R}^d`; a transformer
+computes one state per patch, and most have a class token before the patches. The features of an
+image are the mean of the map or of the patches, or the state of the class token.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from twostagegp.runtime.optional import require
 __all__ = ["ImageEncoder", "check_images"]
 
 _LITE = "efficientnet-lite0"
-#: Height and width on which EfficientNet-Lite0 was trained.
+#: Height and width of the images on which EfficientNet-Lite0 was trained.
 _LITE_SIZE = (224, 224)
-#: Learned tokens in front of the patches, by the ends of their names.
+#: Suffixes of the names of learned tokens before the patches.
 _CLASS_TOKENS = ("cls_token", "class_embedding", "distillation_token")
-#: Pillow reduces these to eight bits by cutting off, not by scaling.
+#: Pillow converts these to eight bits by clipping, not by scaling.
 _DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 
 
 class ImageEncoder(FrozenEncoder):
     """Features of images from a pretrained vision model.
 
-    Images are rows of an array (n, h, w, 3) or, grey, (n, h, w) of uint8, or a list in which each
-    is a PIL image, such an array, the bytes of a file or the path of one. They are taken as RGB,
-    without transparency, as they are stored.
+    X is an array of uint8 of shape (n, h, w, 3) or, for grey images, (n, h, w), or a list of PIL
+    images, arrays of one image, bytes of image files, or paths. Images are converted to RGB without
+    transparency; orientation tags of cameras are ignored.
 
     Parameters
     ----------
@@ -60,10 +60,10 @@ class ImageEncoder(FrozenEncoder):
         ``twostagegp[foundation]``. Otherwise a folder that ``save_pretrained`` wrote, or a
         repository of the Hugging Face hub: ``"google/vit-base-patch16-224-in21k"``.
     pooling : {"auto", "mean", "cls"}
-        ``"auto"``: the class token where the model has one, the mean otherwise.
+        ``"auto"``: the class token if the model has one, otherwise the mean.
     size : int, pair of int or None
-        Height and width to which the whole image is brought, its proportions aside. None: 224 for
-        ``"efficientnet-lite0"``, and for others what their image processor does.
+        Height and width to which images are resized; proportions may change. None: 224 for
+        ``"efficientnet-lite0"``, and the size of the image processor for other models.
     batch_size, revision, device, dtype, cache_dir, verbose
         As in :class:`~twostagegp.foundation.TextEncoder`.
 
@@ -115,7 +115,7 @@ class ImageEncoder(FrozenEncoder):
 
     @property
     def _shape(self) -> tuple[int, int] | None:
-        """Height and width, None where the image processor decides."""
+        """Height and width; None if the image processor decides."""
         if self.size is None:
             return _LITE_SIZE if self.model == _LITE else None
         height, width = self.size if isinstance(self.size, tuple | list) else [self.size] * 2
@@ -148,24 +148,24 @@ class ImageEncoder(FrozenEncoder):
             return LiteModel.load(source, self._shape, device, dtype)
         network = load_network(source, device, dtype)
         # Pillow resizes, so that features do not depend on whether torchvision is installed. The
-        # configuration helps where an old checkpoint gives its processor a name that is no more.
+        # configuration is needed for old checkpoints whose processor has been renamed since.
         processor = load_processor(
             source, "AutoImageProcessor", "image processor", backend="pil", config=network.config
         )
-        # Of a model of texts and images, the part for images.
+        # The image part of a model of texts and images.
         part = getattr(network, "vision_model", network)
         return VisionModel(source.name, processor, part, self.pooling, self._shape)
 
 
 class ImageModel:
-    """What the models below share: nothing to prepare, any order."""
+    """Base of the image models: nothing is prepared, and the order is kept."""
 
     def prepare(self, rows: Sequence[ImageRow]) -> list[ImageRow]:
-        """Images are decoded a batch at a time."""
+        """Return the rows; images are decoded when their batch is encoded."""
         return list(rows)
 
     def order(self, items: list[ImageRow]) -> list[int]:
-        """As they come."""
+        """Return the order of X."""
         return list(range(len(items)))
 
 
@@ -181,10 +181,10 @@ class LiteModel(ImageModel):
     def load(
         cls, source: Source, shape: tuple[int, int], device: torch.device, dtype: torch.dtype
     ) -> LiteModel:
-        """Load the weights that come as a package."""
+        """Load the weights from the package."""
         weights = torch.load(next(source.folder.glob("*.pth")), "cpu", weights_only=True)
-        with torch.random.fork_rng(devices=[]):  # its weights start at random
-            # Without a size it fills the borders of images of any size as TensorFlow does.
+        with torch.random.fork_rng(devices=[]):  # the initial weights are random
+            # Without a size, images of any size are padded as in TensorFlow.
             network = require("efficientnet_lite_pytorch", "foundation").EfficientNet.from_name(
                 _LITE, image_size=None
             )
@@ -193,7 +193,7 @@ class LiteModel(ImageModel):
         return cls(network, shape, torch.empty(0, device=device, dtype=dtype))
 
     def encode(self, items: list[ImageRow]) -> Tensor:
-        """Mean of the last feature map, shape (b, 1280)."""
+        """Return the mean of the last feature map, shape (b, 1280)."""
         pixels = np.stack([np.asarray(_resized(item.rgb(), self.shape)) for item in items])
         inputs = (torch.as_tensor(pixels).to(self.like) - 127.0) / 128.0
         states: Tensor = self.network.extract_features(inputs.permute(0, 3, 1, 2))
@@ -212,20 +212,20 @@ class VisionModel(ImageModel):
 
     @cached_property
     def n_class_tokens(self) -> int:
-        """Tokens in front of the patches."""
+        """Number of tokens before the patches."""
         names = [name for name, _ in self.network.named_parameters()]
         count = sum(name.endswith(_CLASS_TOKENS) for name in names)
         return count + (getattr(self.network.config, "num_register_tokens", 0) if count else 0)
 
     def encode(self, items: list[ImageRow]) -> Tensor:
-        """Pooled states, shape (b, d)."""
+        """Return the pooled states, shape (b, d)."""
         images, options = [item.rgb() for item in items], {}
         if self.shape is not None:
             images = [_resized(image, self.shape) for image in images]
             options = {"do_resize": False, "do_center_crop": False}
         pixels = self.processor(images=images, return_tensors="pt", **options)["pixel_values"]
         arguments = inspect.signature(self.network.forward).parameters
-        # Positions were learned for one size of images.
+        # Position embeddings were learned for one image size.
         other_size = self.shape is not None and "interpolate_pos_encoding" in arguments
         extra = {"interpolate_pos_encoding": True} if other_size else {}
         try:
@@ -233,8 +233,8 @@ class VisionModel(ImageModel):
             return self._pool(states.last_hidden_state)
         except (AttributeError, TypeError, ValueError) as error:
             raise InputError(
-                f"model={self.name!r} ({type(self.network).__name__}) gives no states of images "
-                f"({brief(error)}). Give a vision model, or another size."
+                f"model={self.name!r} ({type(self.network).__name__}) computes no states of images "
+                f"({brief(error)}). Use a vision model, or another size."
             ) from error
 
     def _pool(self, states: Tensor) -> Tensor:
@@ -253,7 +253,7 @@ def _resized(image: Image.Image, shape: tuple[int, int]) -> Image.Image:
 
 @dataclass(frozen=True)
 class ImageRow:
-    """One image and its place in X.
+    """One image and its row number in X.
 
     Parameters
     ----------
@@ -265,19 +265,19 @@ class ImageRow:
     value: Any
 
     def rgb(self) -> Image.Image:
-        """Decoded, with eight bits for each of three channels."""
+        """Return the decoded image, with three channels of eight bits."""
         try:
             image = self._opened()
             if image.mode in _DEEP_MODES:
                 raise InputError(
-                    f"row {self.place} of X has more than eight bits a pixel (mode {image.mode}). "
-                    "Scale it to 0..255 and give an array of uint8."
+                    f"row {self.place} of X has more than eight bits per channel (mode "
+                    f"{image.mode}). Scale it to 0..255 and use an array of uint8."
                 )
             return image.convert("RGB")
         except (OSError, SyntaxError, Image.DecompressionBombError) as error:
             raise InputError(
-                f"row {self.place} of X cannot be read as an image ({error}). Give the bytes or "
-                "the path of a whole JPEG or PNG file, or leave the row out."
+                f"row {self.place} of X cannot be read as an image ({error}). Use the bytes or "
+                "the path of a complete JPEG or PNG file, or leave the row out."
             ) from error
 
     def _opened(self) -> Image.Image:
@@ -291,16 +291,16 @@ class ImageRow:
         return self.value.read_bytes() if isinstance(self.value, Path) else bytes(self.value)
 
     def content(self) -> list[bytes]:
-        """Everything that features depend on; files are not decoded for it."""
+        """Return everything on which features depend; files are not decoded."""
         if isinstance(self.value, bytes | Path):
             return [b"file", self._file()]
-        # As RGB: the numbers of a picture with a palette say nothing without it.
+        # As RGB, because pixel values of an image with a palette mean nothing without it.
         pixels = np.asarray(self.rgb())
         return [b"pixels", repr(pixels.shape).encode(), pixels.tobytes()]
 
 
 def check_images(X: Any) -> list[ImageRow]:
-    """Rows as PIL images, arrays of uint8, bytes or paths.
+    """Return the rows of X, each a PIL image, an array of uint8, bytes or a path.
 
     Examples
     --------
@@ -310,12 +310,12 @@ def check_images(X: Any) -> list[ImageRow]:
     >>> check_images(np.zeros((8, 8), dtype=np.uint8))
     Traceback (most recent call last):
     ...
-    twostagegp.errors.InputError: X has shape (8, 8): give images as (n, h, w, 3) or, grey,
-    (n, h, w). A single one is image[None].
+    twostagegp.errors.InputError: X has shape (8, 8), but must be (n, h, w, 3) or, for grey
+    images, (n, h, w). For a single image use image[None].
     """
     if isinstance(X, str | bytes | Path | Image.Image) or not hasattr(X, "__iter__"):
         raise InputError(
-            f"X is a {type(X).__name__}: give a list of images, also for a single one."
+            f"X is a {type(X).__name__}, but must be a list of images, even for a single one."
         )
     if isinstance(X, np.ndarray) and X.dtype.kind not in "OUS":
         _check_array_of_images(X)
@@ -326,8 +326,8 @@ def _check_array_of_images(X: NDArray[Any]) -> None:
     one_of_rgb = X.ndim == 3 and X.shape[-1] in (3, 4)
     if X.ndim not in (3, 4) or one_of_rgb:
         raise InputError(
-            f"X has shape {X.shape}: give images as (n, h, w, 3) or, grey, (n, h, w). "
-            "A single one is image[None]."
+            f"X has shape {X.shape}, but must be (n, h, w, 3) or, for grey images, (n, h, w). "
+            "For a single image use image[None]."
         )
 
 
@@ -343,28 +343,28 @@ def _check_image(value: Any, i: int) -> Any:
     if isinstance(value, str | os.PathLike):
         path = Path(value).expanduser()
         if not path.is_file():
-            raise InputError(f"row {i} of X: there is no file {str(path)!r}.")
+            raise InputError(f"row {i} of X: the file {str(path)!r} does not exist.")
         return path
     if isinstance(value, np.ndarray):
         return _check_pixels(value, i)
     raise InputError(
-        f"row {i} of X is a {type(value).__name__}: give a PIL image, an array of uint8, the bytes "
-        "of a JPEG or PNG file, or its path."
+        f"row {i} of X is a {type(value).__name__}, but must be a PIL image, an array of uint8, "
+        "the bytes of a JPEG or PNG file, or its path."
     )
 
 
 def _check_pixels(pixels: NDArray[Any], i: int) -> NDArray[np.uint8]:
     if pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[-1] != 3):
         raise InputError(
-            f"row {i} of X has shape {pixels.shape}: give (h, w, 3) or, grey, (h, w). Channels "
-            "come last (np.moveaxis(image, 0, -1)), a single one without an axis (image[..., 0]), "
-            "and transparency not at all (image[..., :3])."
+            f"row {i} of X has shape {pixels.shape}, but must be (h, w, 3) or, for grey images, "
+            "(h, w). Move channels to the end with np.moveaxis(image, 0, -1), drop the axis of a "
+            "single channel with image[..., 0], and transparency with image[..., :3]."
         )
     if pixels.dtype != np.uint8:
         raise InputError(
-            f"row {i} of X holds {pixels.dtype}: give uint8 from 0 to 255, for example "
-            "(255 * image).round().astype(np.uint8) for values between 0 and 1."
+            f"row {i} of X has the type {pixels.dtype}, but must be uint8 from 0 to 255. Convert "
+            "values between 0 and 1 with (255 * image).round().astype(np.uint8)."
         )
     if 0 in pixels.shape:
-        raise InputError(f"row {i} of X has shape {pixels.shape}: it has no pixels.")
+        raise InputError(f"row {i} of X has no pixels: its shape is {pixels.shape}.")
     return pixels

@@ -1,9 +1,8 @@
-"""Where a pretrained model lies, which one it is, and how it is loaded.
+"""Locating, identifying and loading pretrained models.
 
 A model is a folder as ``save_pretrained`` writes it, or a repository of the Hugging Face hub. The
-hub is asked only for a model that was named by its repository. What it holds is copied to the hub's
-own cache on this computer, and from there on it is a folder too: models are loaded from files, and
-never run code that comes with them.
+hub is asked only for a model that is named by its repository; its files are copied to the hub's
+cache on this computer. Models are loaded from files, and code in repositories is never executed.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from twostagegp.errors import InputError
 from twostagegp.foundation.cache import digest
 from twostagegp.runtime.optional import require
 
-__all__ = ["Source", "brief", "load_network", "load_processor", "locate"]
+__all__ = ["Source", "brief", "hub_copy", "load_network", "load_processor", "locate"]
 
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
-#: Of a repository: configuration and vocabularies. Weights are large and come in several formats.
+#: Configuration and vocabularies in a repository. Weights are large and in several formats.
 _SMALL_FILES = ["*.json", "*.txt", "*.model", "*.bpe", "*.codes", "*.tiktoken"]
 
 
@@ -38,10 +37,10 @@ class Source:
     Parameters
     ----------
     name : str
-        As the user knows it.
+        The name that the user has given.
     folder : path
     commit : str or None
-        Of the hub; None for a folder of the user.
+        Commit of the repository; None for a folder of the user.
     """
 
     name: str
@@ -50,7 +49,7 @@ class Source:
 
     @property
     def identity(self) -> str:
-        """What tells this model from any other: its commit, or a hash of its files."""
+        """A text that is unique to this model: its commit, or a hash of its files."""
         if self.commit is not None:
             return f"{self.name}@{self.commit}"
         parts = [(os.path.basename(state[0]).encode(), _checksum(*state)) for state in self.state]
@@ -58,7 +57,7 @@ class Source:
 
     @property
     def state(self) -> list[tuple[str, int, int]]:
-        """Path, size and time of the last change of its files."""
+        """Path, size and time of modification of each file."""
         files = sorted(path for path in self.folder.iterdir() if _counts(path))
         states = [(path, path.stat()) for path in files]
         return [(str(path), state.st_size, state.st_mtime_ns) for path, state in states]
@@ -70,44 +69,45 @@ def _counts(path: Path) -> bool:
 
 @lru_cache(maxsize=4096)
 def _checksum(path: str, size: int, changed: int) -> bytes:
-    """Of a file's content, read once however many clones of an encoder a search makes."""
+    """Return the hash of a file; cached, because a search makes many clones of an encoder."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "blake2b").digest()
 
 
 def brief(error: Exception) -> str:
-    """The kind of an error of another library and the beginning of what it says."""
+    """Return the type and the beginning of the message of an error of another library."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text if len(text) <= 300 else text[:297] + '...'}"
 
 
 def locate(model: str | os.PathLike[str], revision: str | None = None) -> Source:
-    """Find a model: a folder if there is one of that name, otherwise on the hub."""
+    """Locate a model: a folder if one of that name exists, otherwise on the hub."""
     name = os.fspath(model)
     folder = Path(name).expanduser()
     if folder.is_dir():
         return Source(name, folder)
     if not isinstance(model, str) or not _REPOSITORY.fullmatch(name) or name.startswith("."):
         raise InputError(
-            f"model={name!r}: there is no such folder. Give one that save_pretrained wrote, or the "
+            f"model={name!r}: there is no such folder. Use one that save_pretrained wrote, or the "
             "name of a repository of the Hugging Face hub, such as 'medicalai/ClinicalBERT'."
         )
-    copy = _copy_of_repository(name, revision)
+    copy = hub_copy(name, revision)
     return Source(name, copy, copy.name)
 
 
-# Once a process, so that all clones of an encoder hold the same commit.
+# Once per process, so that all clones of an encoder use the same commit.
 @lru_cache(maxsize=256)
-def _copy_of_repository(name: str, revision: str | None) -> Path:
+def hub_copy(name: str, revision: str | None) -> Path:
+    """Download a repository of the hub, unless it was downloaded before; return its folder."""
     hub = require("huggingface_hub", "foundation")
 
     def fetch(patterns: list[str]) -> Path:
-        # Repositories keep other formats of the same weights in subfolders.
+        # Subfolders of repositories contain the same weights in other formats.
         options = {"revision": revision, "allow_patterns": patterns, "ignore_patterns": ["*/*"]}
         try:
             return Path(hub.snapshot_download(name, **options))
         except Exception as error:
-            try:  # without a connection, what was copied before
+            try:  # without a connection, use an earlier download
                 return Path(hub.snapshot_download(name, **options, local_files_only=True))
             except Exception:
                 raise error from None
@@ -116,19 +116,19 @@ def _copy_of_repository(name: str, revision: str | None) -> Path:
         folder = fetch([*_SMALL_FILES, "*.safetensors"])
         if not any(folder.glob("*.safetensors")):
             folder = fetch([*_SMALL_FILES, "*.bin"])
-    except Exception as error:  # of the hub, of the network, of the disk: a long list
+    except Exception as error:  # errors of the hub, the network or the disk
         raise InputError(
-            f"model={name!r} is no folder here, and could not be fetched from the Hugging Face hub "
-            f"({brief(error)}). Check the name, the revision and the connection. On a computer "
-            f"without one, copy a folder there that 'hf download {name} --local-dir FOLDER' made "
-            "elsewhere, and give model='FOLDER'."
+            f"model={name!r} is not a folder, and could not be downloaded from the Hugging Face "
+            f"hub ({brief(error)}). Check the name, the revision and the connection. Without a "
+            f"connection, run 'hf download {name} --local-dir FOLDER' on another computer, copy "
+            "the folder and use model='FOLDER'."
         ) from error
     return folder
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the bars and reports of transformers: what matters in them is an error here."""
+    """Suppress progress bars and messages of transformers; problems are raised as errors."""
     logging = require("transformers.utils.logging", "foundation")
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity(logging.CRITICAL)
@@ -144,28 +144,28 @@ def _quiet() -> Iterator[None]:
 def _load(source: Source, loader: str, what: str, **options: Any) -> Any:
     """Call a loader of transformers, such as ``AutoModel``, on a folder."""
     auto = getattr(require("transformers", "foundation"), loader)
-    # Weights that a checkpoint lacks are drawn at random; the caller's generator must not notice.
+    # Missing weights are drawn at random, which must not change the caller's generator.
     with _quiet(), torch.random.fork_rng(devices=[]):
         try:
             return auto.from_pretrained(str(source.folder), local_files_only=True, **options)
-        except Exception as error:  # whatever the class behind the folder raises
+        except Exception as error:  # the classes of transformers raise many types
             raise InputError(
                 f"the {what} of model={source.name!r} could not be loaded from "
-                f"{str(source.folder)!r} ({brief(error)}). Give a folder that save_pretrained "
-                f"wrote, and that transformers.{loader} can load."
+                f"{str(source.folder)!r} ({brief(error)}). Use a folder that save_pretrained "
+                f"wrote and that transformers.{loader} can load."
             ) from error
 
 
 def load_processor(source: Source, loader: str, what: str, **options: Any) -> Any:
-    """Load what turns a row into the input of a network: a tokenizer or an image processor."""
+    """Load the tokenizer or image processor that turns rows into inputs of a network."""
     return _load(source, loader, what, **options)
 
 
 def load_network(source: Source, device: torch.device, dtype: torch.dtype) -> Any:
-    """Load a network, frozen and ready to encode.
+    """Load a network in evaluation mode, with frozen weights.
 
-    A checkpoint of a network with a head for some task has no weights for the pooler of the bare
-    one. Features are taken before the pooler, so that is no loss; any other gap is an error.
+    Checkpoints of networks for a task lack the weights of the pooler. Features are taken before the
+    pooler, so this does not matter; other missing weights are an error.
     """
     network, record = _load(source, "AutoModel", "network", output_loading_info=True)
     changed = {entry[0] for entry in record["mismatched_keys"]}
@@ -174,6 +174,6 @@ def load_network(source: Source, device: torch.device, dtype: torch.dtype) -> An
         raise InputError(
             f"model={source.name!r} has no weights for {len(gaps)} part(s) of its network, the "
             f"first is {gaps[0]!r}: its features would be random. Its config.json and its weights "
-            "do not belong together; give another copy."
+            "do not match; use another copy."
         )
     return network.to(device=device, dtype=dtype).eval().requires_grad_(False)

@@ -1,17 +1,17 @@
-r"""Texts to features with a frozen language model.
+r"""Features of texts from a frozen language model.
 
-A tokenizer cuts a text into tokens, the network gives each of its T tokens a state
-:math:`s_t \in \mathbb{R}^d`, and pooling makes one vector of them:
+A tokenizer divides a text into T tokens, the network computes one state
+:math:`s_t \in \mathbb{R}^d` per token, and pooling combines them to one vector:
 
 .. math::
 
     h = \frac1T \sum_{t=1}^T s_t \;\text{(mean)}, \qquad h = s_1 \;\text{(cls)}, \qquad
     h = s_T \;\text{(last)} .
 
-Tokens that a model puts around a text count. In a network of the GPT type a token sees only those
-before it, so the last one has read all. Batches are filled up to the longest text behind the end,
-whatever side the tokenizer would choose: positions then count from the start of every text, and
-a text has the same features in any batch.
+Special tokens that a model adds are included. In a network of the GPT type the state of a token
+depends on the tokens before it, so the last state depends on the whole text. Texts of a batch are
+padded at the end, whatever the tokenizer's setting: positions then count from the start of every
+text, and a text has the same features in every batch.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twostagegp.data.checks import check_choice
+from twostagegp.data.checks import check_choice, check_count
 from twostagegp.errors import InputError, TwoStageGPWarning
-from twostagegp.foundation.encoding import FrozenEncoder, check_count, is_missing
+from twostagegp.foundation.encoding import FrozenEncoder, is_missing
 from twostagegp.foundation.pretrained import (
     Source,
     brief,
@@ -44,9 +44,9 @@ from twostagegp.runtime.optional import require
 __all__ = ["TextEncoder", "check_texts", "pool"]
 
 _MINILM = "minilm"
-#: Tokens on which all-MiniLM-L6-v2 was trained; its positions reach further.
+#: Length of the texts on which all-MiniLM-L6-v2 was trained; it has more positions.
 _MINILM_LENGTH = 256
-#: A tokenizer that knows no limit names a number far above this.
+#: A tokenizer without a limit reports a number far above this.
 _NO_LIMIT = 10**9
 
 Tokens = dict[str, list[int]]
@@ -62,27 +62,28 @@ class TextEncoder(FrozenEncoder):
         ``twostagegp[foundation]``. Otherwise a folder that ``save_pretrained`` wrote, or a
         repository of the Hugging Face hub: ``"medicalai/ClinicalBERT"``, ``"microsoft/biogpt"``.
     pooling : {"mean", "cls", "last"}
-        See the module's formula: mean for sentence models, cls for others of the BERT type, last
-        for those of the GPT type.
+        How states are combined: mean for sentence models, cls (the first token) for other models of
+        the BERT type, last (the last token) for those of the GPT type.
     normalize : bool or None
-        Divide features by their Euclidean length; None: for ``"minilm"``, as its authors do.
+        Whether to divide features by their Euclidean length; None: only for ``"minilm"``, as its
+        authors do.
     batch_size : int
         Texts encoded at a time. They are sorted by length first.
     max_length : int or None
-        Tokens after which a text is cut; None: what the model was made for, 256 for ``"minilm"``,
-        with a warning where texts reach it.
+        Number of tokens after which a text is truncated; None: the limit of the model, 256 for
+        ``"minilm"``, with a warning if texts are truncated.
     revision : str or None
         Commit, tag or branch of a repository of the hub.
     device : str
-        ``"auto"`` takes a GPU if there is one.
+        ``"auto"`` uses a GPU if there is one.
     dtype : {"float32", "float64"}
         Precision of the network and of the features.
     cache_dir : path or None
-        Folder in which features are kept. A text is then encoded once, also by the clones that
-        ``GridSearchCV`` makes. Features depend on batch and device in the last digits only, so the
-        cache does not tell these apart.
+        Folder in which features are stored. A text is then encoded once, even by the clones of
+        ``GridSearchCV``. Batch and device change the last digits of features only, so the cache
+        does not distinguish them.
     verbose : int
-        1 shows progress.
+        1 logs progress.
 
     Examples
     --------
@@ -156,11 +157,11 @@ class TextEncoder(FrozenEncoder):
 
     def _load(self, source: Source, device: torch.device, dtype: torch.dtype) -> TextModel:
         tokenizer = load_processor(source, "AutoTokenizer", "tokenizer")
-        # Without a vocabulary some classes make one of nothing but special tokens, in silence.
+        # Without a vocabulary some classes silently create one that has only special tokens.
         if tokenizer.vocab_size <= len(tokenizer.all_special_tokens):
             raise InputError(
                 f"model={source.name!r} has no vocabulary in {str(source.folder)!r}: all words "
-                "would be the same. Save its tokenizer there too, with save_pretrained."
+                "would be equal. Save its tokenizer there too, with save_pretrained."
             )
         network = load_network(source, device, dtype)
         if network.config.is_encoder_decoder:
@@ -193,7 +194,7 @@ class TextModel:
     def __post_init__(self) -> None:
         if "input_ids" not in self._accepted:
             raise InputError(
-                f"model={self.name!r} ({type(self.network).__name__}) takes no texts. Give a "
+                f"model={self.name!r} ({type(self.network).__name__}) takes no texts. Use a "
                 "language model."
             )
         if (self.max_length or 0) > (self.n_positions or math.inf):
@@ -204,15 +205,15 @@ class TextModel:
 
     @cached_property
     def _accepted(self) -> set[str]:
-        """Arguments of the network; tokenizers are shared by networks that differ in them."""
+        """Arguments of the network; a tokenizer may return more than a network accepts."""
         return set(inspect.signature(self.network.forward).parameters)
 
     @cached_property
     def n_positions(self) -> int | None:
-        """Tokens that the network has positions for; None where any number will do."""
+        """Most tokens for which the network has positions; None if there is no limit."""
         for name, part in self.network.named_modules():
             if isinstance(part, torch.nn.Embedding) and "position_embed" in name.rpartition(".")[2]:
-                # Networks after RoBERTa count positions from the one after padding.
+                # RoBERTa and its successors number positions from the padding index + 1.
                 used = 0 if part.padding_idx is None else part.padding_idx + 1
                 return int(part.num_embeddings) - used
         config = self.network.config
@@ -221,14 +222,14 @@ class TextModel:
 
     @property
     def limit(self) -> int | None:
-        """Tokens after which texts are cut."""
+        """Number of tokens after which texts are truncated."""
         if self.max_length is not None:
             return self.max_length
         own = [self.trained_length, self.n_positions, self.tokenizer.model_max_length]
         return min((int(n) for n in own if n is not None and n < _NO_LIMIT), default=None)
 
     def prepare(self, rows: Sequence[str] | Sequence[tuple[str, str]]) -> list[Tokens]:
-        """Tokens of every row, cut to the limit."""
+        """Return the tokens of every row, truncated to the limit."""
         columns = [rows] if isinstance(rows[0], str) else zip(*rows, strict=True)
         texts = [list(column) for column in columns]
         self._check_room(len(texts) == 2)
@@ -238,7 +239,7 @@ class TextModel:
         names = [name for name in names if name in table and name in self._accepted]
         items = [{name: list(table[name][i]) for name in names} for i in range(len(rows))]
         for item in items:
-            if not item["input_ids"]:  # an empty text, and a tokenizer that adds nothing
+            if not item["input_ids"]:  # an empty text and a tokenizer without special tokens
                 item.update({name: [0] for name in item}, input_ids=[self._filler("bos", "eos")])
         self._warn_of_cuts(items)
         return items
@@ -248,42 +249,42 @@ class TextModel:
         if self.limit is not None and self.limit <= added:
             raise InputError(
                 f"max_length={self.limit} leaves no room for words: model={self.name!r} adds "
-                f"{added} tokens of its own to a row. Use {added + 1} or more."
+                f"{added} special tokens to each row. Use {added + 1} or more."
             )
 
     def _filler(self, *kinds: str) -> int:
-        """The first of some special tokens that the tokenizer has."""
+        """Return the first of these special tokens that the tokenizer has, or 0."""
         numbers = [getattr(self.tokenizer, f"{kind}_token_id") for kind in kinds]
         return next((number for number in numbers if number is not None), 0)
 
     def _warn_of_cuts(self, items: list[Tokens]) -> None:
         if self.max_length is not None:
-            return  # the user's own choice
+            return  # chosen by the user
         full = sum(len(item["input_ids"]) == self.limit for item in items)
         if full:
             warnings.warn(
                 f"{full} of {len(items)} texts reach the limit of {self.limit} tokens of "
-                f"model={self.name!r}; what is longer was cut. Give max_length={self.limit} to "
+                f"model={self.name!r}; longer texts were truncated. Use max_length={self.limit} to "
                 "accept that, or shorter texts.",
                 TwoStageGPWarning,
                 stacklevel=2,
             )
 
     def order(self, items: list[Tokens]) -> list[int]:
-        """Longest first: a batch that does not fit into memory is the first one."""
+        """Return the longest first, so that a lack of memory shows in the first batch."""
         lengths = np.array([len(item["input_ids"]) for item in items])
         order: list[int] = np.argsort(-lengths, kind="stable").tolist()
         return order
 
     def encode(self, items: list[Tokens]) -> Tensor:
-        """Pooled states, shape (b, d)."""
+        """Return the pooled states, shape (b, d)."""
         lengths = torch.tensor([len(item["input_ids"]) for item in items], device=self.device)
         width = int(lengths.max())
-        # The attention mask hides the filling; some networks know it by its number instead.
-        fillings = {"input_ids": self._filler("pad", "eos"), "token_type_ids": 0}
+        # The attention mask hides padding; some networks recognise the padding token instead.
+        padding = {"input_ids": self._filler("pad", "eos"), "token_type_ids": 0}
         inputs = {
             name: torch.tensor(
-                [item[name] + [fillings[name]] * (width - len(item[name])) for item in items],
+                [item[name] + [padding[name]] * (width - len(item[name])) for item in items],
                 device=self.device,
             )
             for name in items[0]
@@ -293,21 +294,21 @@ class TextModel:
             states = self.network(**inputs, attention_mask=mask.long()).last_hidden_state
         except (AttributeError, TypeError, ValueError) as error:
             raise InputError(
-                f"model={self.name!r} ({type(self.network).__name__}) gives no state of each token "
-                f"of a text ({brief(error)}). Give a language model."
+                f"model={self.name!r} ({type(self.network).__name__}) does not compute one state "
+                f"per token ({brief(error)}). Use a language model."
             ) from error
         features = pool(states, mask, self.pooling)
         return torch.nn.functional.normalize(features, dim=1) if self.normalize else features
 
 
 def pool(states: Tensor, mask: Tensor, pooling: str) -> Tensor:
-    """One vector of the states of a text, see the module's formula.
+    """Combine the states of each text to one vector, shape (b, d).
 
     Parameters
     ----------
     states : tensor of shape (b, t, d)
     mask : tensor of shape (b, t)
-        True for tokens, False for the filling behind them.
+        True for tokens, False for padding.
 
     Examples
     --------
@@ -326,7 +327,7 @@ def pool(states: Tensor, mask: Tensor, pooling: str) -> Tensor:
 
 
 def check_texts(X: Any) -> list[str] | list[tuple[str, str]]:
-    """Rows as texts or pairs of texts; a table of one column is texts, of two columns pairs.
+    """Return rows as texts or pairs of texts; tables have one column, or two for pairs.
 
     Examples
     --------
@@ -339,23 +340,23 @@ def check_texts(X: Any) -> list[str] | list[tuple[str, str]]:
     Remove the row, or use an empty text, for example with X.fillna("").
     """
     if isinstance(X, str) or not hasattr(X, "__iter__"):
-        raise InputError(f"X={_short(X)}: give a list or a column of texts, also for a single one.")
+        raise InputError(f"X={_short(X)}: use a list or a column of texts, even for a single one.")
     if hasattr(X, "__array__"):
         table = np.asarray(X, dtype=object)
         if table.ndim > 2 or (table.ndim == 2 and table.shape[1] not in (1, 2)):
             raise InputError(
-                f"X has shape {table.shape}: give one column of texts, or two of pairs. Join or "
-                "select columns first, for example with sklearn.compose.ColumnTransformer."
+                f"X has shape {table.shape}, but must have one column of texts, or two for pairs. "
+                "Join or select columns, for example with sklearn.compose.ColumnTransformer."
             )
         X = table.ravel() if table.ndim == 2 and table.shape[1] == 1 else table
     rows = [_check_row(row, i) for i, row in enumerate(X)]
     for i, row in enumerate(rows):
         if isinstance(row, str) != isinstance(rows[0], str):
             raise InputError(
-                f"row 0 of X is a {_kind(rows[0])} and row {i} a {_kind(row)}: give the same "
-                "in all rows."
+                f"row 0 of X is a {_kind(rows[0])} and row {i} a {_kind(row)}: all rows must be "
+                "of the same kind."
             )
-    return rows  # type: ignore[return-value]  # all of one kind, as was checked
+    return rows  # type: ignore[return-value]  # all rows are of one kind
 
 
 def _kind(row: str | tuple[str, str]) -> str:
@@ -376,14 +377,14 @@ def _check_text(value: Any, i: int) -> str:
         )
     if not isinstance(value, str):
         raise InputError(
-            f"row {i} of X is {_short(value)}, a {type(value).__name__}: give a text or a pair of "
-            "texts, for example with str(...), or bytes.decode()."
+            f"row {i} of X is {_short(value)}, a {type(value).__name__}, but must be a text or a "
+            "pair of texts. Convert it, for example with str(...) or bytes.decode()."
         )
     try:
         value.encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"row {i} of X is no valid Unicode ({error}). Clean it, for example with "
+            f"row {i} of X is not valid Unicode ({error}). Clean it, for example with "
             'text.encode("utf-8", "replace").decode().'
         ) from error
     return str(value)

@@ -1,8 +1,8 @@
-"""Columns of a file in the types that a model wants.
+"""Conversion of the columns of a file to the types of a model.
 
-For a fit: text in which every value is an ISO 8601 date becomes dates. For a prediction: every
-column becomes what the rule of the fitted model holds (``model.columns_``), whatever the chunk
-happens to look like: numbers floats, categories of text text, dates dates, true and false booleans.
+For a fit, text columns in which every value is an ISO 8601 date become dates. For a prediction,
+every column gets the type that it had in the fit (``model.columns_``), whatever the chunk looks
+like: float, text for categories of text, date or boolean.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TRUTH = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0
 
 
 def infer_dates(frame: pd.DataFrame) -> list[str]:
-    """Turn columns of ISO 8601 dates as text into dates, in place; returns their names."""
+    """Convert text columns of ISO 8601 dates in place, and return their names."""
     found = []
     for name in frame.columns:
         text = frame[name]
@@ -37,13 +37,13 @@ def infer_dates(frame: pd.DataFrame) -> list[str]:
         try:
             frame[name] = _dates(text)
         except (ValueError, TypeError):
-            continue  # such as 2024-13-45: the model will say what it thinks of the column
+            continue  # such as 2024-13-45: left as text, which the model checks
         found.append(str(name))
     return found
 
 
 def number_columns(rules: Sequence[Any] | None, names: Sequence[str]) -> set[str]:
-    """Names of the columns that a model knows as numbers."""
+    """Return the names of the columns that are numbers in a model."""
     if rules is None:
         return set(names)
     return {name for name, rule in zip(names, rules, strict=True) if isinstance(rule, NumberColumn)}
@@ -52,18 +52,18 @@ def number_columns(rules: Sequence[Any] | None, names: Sequence[str]) -> set[str
 def conform(
     frame: pd.DataFrame, rules: Sequence[Any] | None, first: int, decimal: str = "."
 ) -> pd.DataFrame:
-    """A chunk with every column in the type of the fitted rule.
+    """Return a chunk with every column in the type that it had in the fit.
 
     Parameters
     ----------
     frame : DataFrame
         Columns in the order of the rules.
     rules : sequence, optional
-        None: every column holds numbers.
+        Rules of the fitted encoder; None if every column contains numbers.
     first : int
-        Number of the first row in its file, for messages.
+        Number of the first row in the file, from 0, for messages.
     decimal : str
-        Decimal mark of numbers as text.
+        Decimal mark of numbers in text.
     """
     columns = {}
     for k, name in enumerate(frame.columns):
@@ -90,7 +90,7 @@ def _column(series: pd.Series, rule: Any, first: int, decimal: str) -> pd.Series
 
 
 def as_numbers(series: pd.Series, first: int, decimal: str = ".") -> pd.Series:
-    """A column as floats; raises with the first cell that is none."""
+    """Return a column as float64; raise InputError with the first cell that is not a number."""
     if isinstance(series.dtype, pd.CategoricalDtype):
         series = series.astype(series.cat.categories.dtype)
     if pd.api.types.is_numeric_dtype(series.dtype) and not _is_text(series):
@@ -115,7 +115,7 @@ def _booleans(series: pd.Series, first: int) -> pd.Series:
 
 
 def _levels(series: pd.Series, levels: Sequence[Any]) -> pd.Series:
-    """Values in the type of the levels that the model knows; strangers stay what they are."""
+    """Return values in the type of the model's levels; unknown values are unchanged."""
     if isinstance(series.dtype, pd.CategoricalDtype):
         series = series.astype(object)
     if all(isinstance(level, str) for level in levels):
@@ -129,7 +129,7 @@ def _levels(series: pd.Series, levels: Sequence[Any]) -> pd.Series:
 
 
 def _as_level(value: Any) -> str:
-    """A value as a CSV file has it: 3.0 is 3."""
+    """Return a value as text in a CSV file: 3.0 becomes 3."""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value)
@@ -146,7 +146,7 @@ def _all_match(text: pd.Series, pattern: str) -> bool:
 
 
 def _dates(text: pd.Series, zoned: bool | None = None) -> Any:
-    """ISO 8601 text as dates; with offsets they are moments, otherwise local times."""
+    """Return ISO 8601 text as dates: in UTC if they have offsets, otherwise local times."""
     if zoned is None:
         zoned = _all_match(text, _ZONE) and bool(text.dropna().str.contains("[T ]").all())
     if zoned and not _all_match(text, _ZONE):
@@ -155,7 +155,7 @@ def _dates(text: pd.Series, zoned: bool | None = None) -> Any:
 
 
 def _checked(series: pd.Series, convert: Any, first: int, what: str) -> Any:
-    """A converted column; where that fails, the first value that cannot be converted is named."""
+    """Return a converted column, or raise InputError with the first value that fails."""
     try:
         return convert(series)
     except (ValueError, TypeError):
@@ -167,8 +167,8 @@ def _checked(series: pd.Series, convert: Any, first: int, what: str) -> Any:
             except (ValueError, TypeError) as error:
                 row = first + int(str(series.index[k])) + 1
                 raise InputError(
-                    f"column {series.name!r} has {series.iloc[k]!r} in row {row}, where the model "
-                    f"wants {what}. Correct it, leave it empty where the value is missing, or fit "
+                    f"column {series.name!r} has {series.iloc[k]!r} in row {row}, but the model "
+                    f"expects {what}. Correct it, leave it empty if the value is missing, or fit "
                     "again."
                 ) from error
         raise
