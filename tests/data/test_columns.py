@@ -384,7 +384,7 @@ class TestGaps:
         with pytest.raises(InputError, match=r"row 7, column 'x0'.*missing='impute'"):
             clone(model).fit(plain, y)
         assert clone(model).fit(holes, y).columns_.names == ["x", "x is missing", "count"]
-        with pytest.raises(InputError, match="missing='drop' is not one of 'auto'"):
+        with pytest.raises(InputError, match="missing='drop': use 'auto'"):
             clone(model).set_params(missing="drop").fit(frame, y)
 
     @each_model

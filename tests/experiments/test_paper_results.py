@@ -23,6 +23,7 @@ from experiments import (
 from experiments._paper import FIGURE4, SMALL_SETS, TABLE2
 from experiments._runner import run
 from twostagegp.datasets import FOLDER_VARIABLE
+from twostagegp.estimators.validation import check_parameters
 
 CODE = {"version": "0.1.0", "code": "0123456789"}
 
@@ -634,7 +635,7 @@ def test_a_subsample_has_so_many_training_rows_and_all_test_rows(folder, monkeyp
 
 @pytest.mark.parametrize("stage", ablation.PARAMETERS)
 def test_every_first_stage_is_one_that_the_estimator_takes(stage):
-    ablation.TwoStageGPRegressor(**ablation.PARAMETERS[stage]())._check_parameters()
+    check_parameters(ablation.TwoStageGPRegressor(**ablation.PARAMETERS[stage]()))
 
 
 def test_options_are_checked():

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from sklearn.utils import check_random_state
 
 from twostagegp.distributed.answers import ClusterRows
 from twostagegp.distributed.parts import metrics_of, posteriors, space_of, without_rows
@@ -22,7 +23,6 @@ from twostagegp.distributed.shards import Plan, build_shard, grouped
 from twostagegp.distributed.source import draw_sample, pieces
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.estimators.fitted import FittedRegression
-from twostagegp.estimators.validation import check_seed
 from twostagegp.runtime.dask_cluster import current_client
 from twostagegp.search.runners import searches_on
 
@@ -50,7 +50,7 @@ def fit_distributed(
     local = _for_sample(estimator, groups)
     made, lengths = pieces(X, y, sample_weight, noise_var)
     client = current_client()
-    seed = int(check_seed(estimator.random_state).randint(2**31 - 1))
+    seed = int(check_random_state(estimator.random_state).randint(2**31 - 1))
     sample, rows = draw_sample(client, made, lengths, SAMPLE_ROWS, seed)
     drawn = time.perf_counter()
     given = {"sample_weight": sample.weight, "noise_var": sample.noise_var}

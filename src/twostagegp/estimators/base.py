@@ -12,20 +12,18 @@ import time
 import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
-from numbers import Integral
 from os import PathLike
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import check_consistent_length
+from sklearn.utils import check_consistent_length, check_random_state
 
-from twostagegp.data.checks import check_choice, check_finite, check_groups, check_nonnegative
+from twostagegp.data.checks import check_finite, check_groups, check_nonnegative
 from twostagegp.data.columns.encoder import TableEncoder
 from twostagegp.data.columns.tables import (
-    MISSING,
     encoded_names,
     learn_columns,
     training_table,
@@ -33,19 +31,12 @@ from twostagegp.data.columns.tables import (
 from twostagegp.data.dask_detection import is_dask
 from twostagegp.data.scaling import Prepared, prepare
 from twostagegp.engines.memory import several_targets
-from twostagegp.errors import InputError, TwoStageGPWarning
+from twostagegp.errors import TwoStageGPWarning
 from twostagegp.estimators import prediction, shortcuts, updating
 from twostagegp.estimators.fit_report import FitReport
 from twostagegp.estimators.fitted import FittedRegression, FittedTarget
 from twostagegp.estimators.reporting import print_report
-from twostagegp.estimators.validation import (
-    check_noise_floor,
-    check_seed,
-    check_threads,
-    check_training,
-    is_kernel,
-)
-from twostagegp.kernels import KERNELS
+from twostagegp.estimators.validation import check_parameters
 from twostagegp.runtime.device import resolve_device
 from twostagegp.runtime.threads import show_log, threads_of_fit
 from twostagegp.runtime.transaction import unchanged_on_error
@@ -78,9 +69,11 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
 
     # --- what a regressor defines ----------------------------------------------------------------
 
-    @abstractmethod
-    def _check_parameters(self) -> None:
-        """Raise an InputError for a constructor parameter that cannot be used."""
+    #: What each parameter of ``__init__`` may be; checked in ``fit``.
+    _parameter_constraints: ClassVar[dict[str, list[Any]]]
+
+    def _check_combinations(self) -> None:
+        """Raise InputError for parameters that contradict each other."""
 
     @abstractmethod
     def _fit_target(self, data: Prepared, seed: int) -> Any:
@@ -129,8 +122,8 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
         self
         """
         with unchanged_on_error(self):
-            self._check_parameters()
-            self._check_shared_parameters()
+            check_parameters(self)
+            self._check_combinations()
             given = {"groups": groups, "sample_weight": sample_weight, "noise_var": noise_var}
             if is_dask(X) or is_dask(y):
                 # Shards do not know the copies that others have: every copy counts.
@@ -169,7 +162,7 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
             "dtype": torch.float64 if self.dtype == "float64" else torch.float32,
             "copies_are_one": copies_are_one,
         }
-        seed = int(check_seed(self.random_state).randint(2**31 - 1))
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         targets = []
         room = several_targets(device, len(columns))
         with threads_of_fit(self.n_jobs, n), show_log(self.verbose), room:
@@ -471,29 +464,3 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
     def _floor(self) -> float:
         """Noise floor on the standardised target, raised for float32."""
         return max(self.noise_floor, _FLOAT32_FLOOR if self.dtype == "float32" else 0.0)
-
-    def _check_shared_parameters(self) -> None:
-        check_choice("missing", self.missing, MISSING)
-        check_choice("dtype", self.dtype, ("float64", "float32"))
-        check_noise_floor(self.noise_floor, "1e-8")
-        check_training(self.training)
-        check_threads(self.n_jobs)
-        if not isinstance(self.verbose, Integral):
-            raise InputError(
-                f"verbose={self.verbose!r}: use 0 (silent) or 1 (progress and the report)."
-            )
-        check_seed(self.random_state)
-
-    def _check_kernels(self, name: str, words: tuple[str, ...] = ()) -> None:
-        """Check a parameter that is a kernel, one of ``words`` or (no words) a list of kernels."""
-        value = getattr(self, name)
-        listed = ", ".join(repr(choice) for choice in (*words, *KERNELS))
-        if words:
-            several = [value]
-        elif isinstance(value, list | tuple) and len(value) > 0:
-            several = list(value)
-        else:
-            raise InputError(f"{name}={value!r}: give a non-empty list of kernels ({listed}).")
-        for kernel in several:
-            if not (is_kernel(kernel) or (isinstance(kernel, str) and kernel in words)):
-                raise InputError(f"{name}={value!r}: use {listed}, or a GPyTorch kernel object.")

@@ -6,15 +6,16 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
+from numbers import Integral, Real
 from os import PathLike
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
@@ -33,7 +34,6 @@ from twostagegp.classification.views import MANY_COLUMNS
 from twostagegp.data.checks import check_choice, check_count, check_groups, check_nonnegative
 from twostagegp.data.columns.encoder import TableEncoder
 from twostagegp.data.columns.tables import (
-    MISSING,
     encoded_names,
     learn_columns,
     new_inputs,
@@ -46,10 +46,13 @@ from twostagegp.estimators import shortcuts
 from twostagegp.estimators.fitted import FittedClasses
 from twostagegp.estimators.reporting import print_report
 from twostagegp.estimators.validation import (
-    check_noise_floor,
-    check_seed,
-    check_threads,
-    check_training,
+    KERNEL,
+    KERNELS_LIST,
+    SHARED_CONSTRAINTS,
+    SOME_KERNELS,
+    Where,
+    at_least,
+    check_parameters,
     is_kernel,
 )
 from twostagegp.pipeline.settings import DEFAULTS, Settings
@@ -120,6 +123,20 @@ class ClassReport:
                 *(f"column {line}" for line in self.encoded_columns),
             ]
         )
+
+
+def _is_stage_count(value: Any) -> bool:
+    return isinstance(value, Integral) and value in (1, 2)
+
+
+def _is_classifier_like(value: Any) -> bool:
+    methods = hasattr(value, "predict_proba") and hasattr(value, "fit")
+    return methods and not isinstance(value, type)
+
+
+def _is_mean_list(value: Any) -> bool:
+    several = isinstance(value, list | tuple) and len(value) > 0
+    return several and all(is_kernel(each) or _is_classifier_like(each) for each in value)
 
 
 class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
@@ -203,6 +220,28 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
     >>> model.predict_proba(X).shape
     (120, 2)
     """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "stages": [Where("2", "1 for the baseline", holds=_is_stage_count)],
+        "alpha_eps": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
+        "latent_scale": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
+        "n_samples": [at_least(1)],
+        "smoothing": [Interval(Real, 0, 1, closed="left")],
+        "method": [StrOptions({"auto", "exact", "neighbors"})],
+        "kernels": [KERNELS_LIST],
+        "ard": ["boolean", StrOptions({"both"})],
+        "mean": [
+            StrOptions({"stack", "search"}),
+            KERNEL,
+            Where("a scikit-learn classifier object with predict_proba", holds=_is_classifier_like),
+            Where("a non-empty list of kernels and classifiers", holds=_is_mean_list),
+        ],
+        "variance": [StrOptions({"search"}), KERNEL, SOME_KERNELS],
+        "residuals": [StrOptions({"heldout", "insample"})],
+        "n_neighbors": [at_least(1)],
+        "settings": [Settings, None],
+        **SHARED_CONSTRAINTS,
+    }
 
     def __init__(
         self,
@@ -316,7 +355,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
         begin = time.perf_counter()
         with unchanged_on_error(self):
             self.columns_: TableEncoder | None
-            self._check_parameters()
+            check_parameters(self)
             _refuse_dask(X, y)
             table_in, y = training_table(self, X, y, dtype=np.float64, ensure_all_finite=False)
             check_classification_targets(y)
@@ -332,7 +371,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
                 )
             device = resolve_device(self.device, n)
             dtype = torch.float64 if self.dtype == "float64" else torch.float32
-            seed = int(check_seed(self.random_state).randint(2**31 - 1))
+            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
             with threads_of_fit(self.n_jobs, n), show_log(self.verbose):
                 table = make_table(
                     X,
@@ -597,52 +636,6 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
             :func:`twostagegp.load`.
         """
         shortcuts.save(self, path, include_factors)
-
-    # --- checks ----------------------------------------------------------------------------------
-
-    def _check_parameters(self) -> None:
-        if self.stages not in (1, 2):
-            raise InputError(f"stages={self.stages!r}: use 2, or 1 for the baseline.")
-        for name in ("alpha_eps", "latent_scale"):
-            value = getattr(self, name)
-            number = isinstance(value, Real) and 0.0 < float(value) < np.inf
-            if not number and not (isinstance(value, str) and value == "auto"):
-                raise InputError(f"{name}={value!r}: use 'auto' or a positive number.")
-        if not (isinstance(self.smoothing, Real) and 0.0 <= self.smoothing < 1.0):
-            raise InputError(f"smoothing={self.smoothing!r} must lie in [0, 1), such as 0.1.")
-        check_choice("method", self.method, ("auto", "exact", "neighbors"))
-        check_choice("missing", self.missing, MISSING)
-        check_choice("ard", self.ard, (True, False, "both"))
-        check_choice("residuals", self.residuals, ("heldout", "insample"))
-        check_choice("dtype", self.dtype, ("float64", "float32"))
-        check_count("n_samples", self.n_samples)
-        check_count("n_neighbors", self.n_neighbors)
-        check_noise_floor(self.noise_floor, "1e-6")
-        check_training(self.training)
-        check_threads(self.n_jobs)
-        several = self.kernels
-        if not (isinstance(several, list | tuple) and several and all(map(is_kernel, several))):
-            raise InputError(
-                f"kernels={several!r}: give a non-empty list of kernel names or GPyTorch kernels."
-            )
-        self._check_part("mean", ("stack", "search"), classifiers=True)
-        self._check_part("variance", ("search",), classifiers=False)
-        check_seed(self.random_state)
-
-    def _check_part(self, name: str, words: tuple[str, ...], classifiers: bool) -> None:
-        value = getattr(self, name)
-        several = list(value) if isinstance(value, list | tuple) else [value]
-        for each in several:
-            word = isinstance(each, str) and each in words and len(several) == 1
-            model = classifiers and hasattr(each, "predict_proba") and hasattr(each, "fit")
-            if not (word or is_kernel(each) or model):
-                listed = ", ".join(repr(word) for word in words)
-                also = ", a classifier with predict_proba" if classifiers else ""
-                raise InputError(
-                    f"{name}={value!r}: use {listed}, a kernel{also}, or a list of these."
-                )
-        if not several:
-            raise InputError(f"{name}={value!r} is empty.")
 
 
 def _refuse_dask(*values: Any) -> None:

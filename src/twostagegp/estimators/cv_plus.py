@@ -28,9 +28,8 @@ import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from numbers import Integral
 from os import PathLike
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -45,6 +44,7 @@ from twostagegp.data.columns.encoder import TableEncoder
 from twostagegp.data.columns.tables import named_inputs, needs_rules, training_table
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.estimators import shortcuts
+from twostagegp.estimators.validation import Where, at_least, check_parameters
 from twostagegp.pipeline.mean.crossfit import assign_folds
 from twostagegp.runtime.finite import predict_with, require_finite
 from twostagegp.runtime.transaction import unchanged_on_error
@@ -68,6 +68,10 @@ def guaranteed_level(level: float, n: int, n_folds: int) -> float:
     alpha, K = 1.0 - level, n_folds
     slack = min(2.0 * (1.0 - 1.0 / K) / (n / K + 1.0), (1.0 - K / n) / (K + 1.0))
     return max(0.0, 1.0 - 2.0 * alpha - slack)
+
+
+def _is_regressor_like(value: Any) -> bool:
+    return hasattr(value, "fit") and hasattr(value, "predict") and not isinstance(value, type)
 
 
 class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
@@ -105,6 +109,12 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
     0.68
     """
 
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "estimator": [Where("a regressor with fit and predict", holds=_is_regressor_like), None],
+        "n_folds": [at_least(2)],
+        "random_state": ["random_state"],
+    }
+
     def __init__(self, estimator: Any = None, n_folds: int = 10, random_state: Any = None) -> None:
         self.estimator = estimator
         self.n_folds = n_folds
@@ -126,9 +136,7 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
             groups are many and exchangeable.
         """
         with unchanged_on_error(self):
-            K = self.n_folds
-            if not isinstance(K, Integral) or isinstance(K, bool) or K < 2:
-                raise InputError(f"n_folds={K!r} must be a whole number of at least 2, such as 10.")
+            check_parameters(self)
             # Gaps are the estimator's business.
             options = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 2}
             both = (options, {**options, "ensure_2d": False})
@@ -142,7 +150,9 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
             labels = check_groups(groups, len(y))
             rng = check_random_state(self.random_state)
             generator = np.random.default_rng(int(rng.randint(2**31 - 1)))
-            self.folds_: NDArray[np.int64] = assign_folds(len(y), int(K), generator, labels)
+            self.folds_: NDArray[np.int64] = assign_folds(
+                len(y), int(self.n_folds), generator, labels
+            )
             self.estimator_: Any = self._fit(X, y, labels, encode)
             self.estimators_: list[Any] = []
             self.scores_: Array = np.empty(len(y))

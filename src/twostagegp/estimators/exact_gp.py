@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from twostagegp.data.appending import CONSTANT_MODEL, AppendedRows
-from twostagegp.data.checks import check_choice
 from twostagegp.data.scaling import Prepared
 from twostagegp.engines.exact.engine import ExactEngine, ExactPosterior
 from twostagegp.engines.memory import can_keep_factors, plan_factor
@@ -25,6 +25,7 @@ from twostagegp.estimators.base import BaseGPRegressor
 from twostagegp.estimators.fit_report import FitReport
 from twostagegp.estimators.reporting import single_stage_report
 from twostagegp.estimators.single_stage import GaussianFit, constant_spread
+from twostagegp.estimators.validation import KERNEL, KERNELS_LIST, SHARED_CONSTRAINTS
 from twostagegp.kernels import inverse_lengthscale_shares, kernel_list
 from twostagegp.pipeline.settings import DEFAULTS, Settings
 from twostagegp.search.kernel_search import KernelSearch
@@ -122,6 +123,16 @@ class ExactGPRegressor(BaseGPRegressor):
     True
     """
 
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "kernel": [StrOptions({"search"}), KERNEL],
+        "kernels": [KERNELS_LIST],
+        "ard": ["boolean"],
+        "objective": [StrOptions({"nll", "loo"})],
+        "selection": [StrOptions({"objective", "misspecification"})],
+        "settings": [Settings, None],
+        **SHARED_CONSTRAINTS,
+    }
+
     def __init__(
         self,
         kernel: Any = "rbf",
@@ -177,13 +188,6 @@ class ExactGPRegressor(BaseGPRegressor):
         else:
             raise InputError(f"table={table!r}: single-stage settings are in tables 1, 3 and 5.")
         return cls(**{**settings, **overrides})
-
-    def _check_parameters(self) -> None:
-        check_choice("ard", self.ard, (True, False))
-        check_choice("objective", self.objective, ("nll", "loo"))
-        check_choice("selection", self.selection, ("objective", "misspecification"))
-        self._check_kernels("kernel", ("search",))
-        self._check_kernels("kernels")
 
     def _fit_target(self, data: Prepared, seed: int) -> SingleStageFit:
         m, d = len(data.rows), data.rows.X.shape[1]

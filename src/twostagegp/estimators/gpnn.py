@@ -16,16 +16,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from twostagegp.data.appending import CONSTANT_MODEL, AppendedRows
-from twostagegp.data.checks import check_choice
 from twostagegp.data.rows import Rows
 from twostagegp.data.scaling import Prepared
 from twostagegp.engines.neighbors.engine import NeighborEngine, NeighborPosterior, Remembered
@@ -35,8 +34,8 @@ from twostagegp.estimators.base import BaseGPRegressor
 from twostagegp.estimators.fit_report import FitReport
 from twostagegp.estimators.reporting import single_stage_report
 from twostagegp.estimators.single_stage import GaussianFit, constant_spread
-from twostagegp.estimators.validation import is_kernel
-from twostagegp.kernels import KERNELS, Vector, inverse_lengthscale_shares, kernel_list
+from twostagegp.estimators.validation import KERNEL, SHARED_CONSTRAINTS, at_least
+from twostagegp.kernels import Vector, inverse_lengthscale_shares, kernel_list
 from twostagegp.training.candidates import Candidate, fitted_only
 from twostagegp.training.optimise import minimise
 from twostagegp.training.rounds import Schedule, train_in_rounds
@@ -199,6 +198,19 @@ class GPNNRegressor(BaseGPRegressor):
     True
     """
 
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "kernel": [KERNEL],
+        "n_neighbors": [at_least(1)],
+        "ard": ["boolean"],
+        "hyperparameters": [StrOptions({"blocks", "neighbors"})],
+        "n_blocks": [at_least(1)],
+        "block_rows": [at_least(3)],
+        "preprocess": [StrOptions({"whiten", "standardise"})],
+        "calibrate": ["boolean"],
+        "n_calibration": [at_least(2)],
+        **SHARED_CONSTRAINTS,
+    }
+
     def __init__(
         self,
         kernel: Any = "rbf",
@@ -243,38 +255,18 @@ class GPNNRegressor(BaseGPRegressor):
         training = Training(optimizer="adamw", steps=200, lr=0.1, schedule="cosine")
         return cls(**{"training": training, **overrides})
 
-    def _check_parameters(self) -> None:
-        if not is_kernel(self.kernel):
-            raise InputError(
-                f"kernel={self.kernel!r}: use a name ({', '.join(KERNELS)}) or a GPyTorch kernel "
-                "object."
-            )
-        check_choice("ard", self.ard, (True, False))
-        check_choice("hyperparameters", self.hyperparameters, ("blocks", "neighbors"))
-        check_choice("preprocess", self.preprocess, ("whiten", "standardise"))
-        check_choice("calibrate", self.calibrate, (True, False))
-        for name, least in (
-            ("n_neighbors", 1),
-            ("n_blocks", 1),
-            ("block_rows", 3),
-            ("n_calibration", 2),
-        ):
-            value = getattr(self, name)
-            if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-                raise InputError(f"{name}={value!r} must be a whole number of at least {least}.")
-        if isinstance(self.training, Training):
-            self._check_training(self.training)
-
-    def _check_training(self, training: Training) -> None:
-        """Refuse what would have no effect."""
+    def _check_combinations(self) -> None:
+        """Refuse parts of ``training`` that would have no effect."""
+        if self.training is None:
+            return
         if self.hyperparameters == "neighbors":
             raise InputError(
-                f"training={training!r} is for hyperparameters='blocks'; "
+                f"training={self.training!r} is for hyperparameters='blocks'; "
                 "hyperparameters='neighbors' has a schedule of its own, use training=None."
             )
         plain = Training()
         for name in ("subsample", "refine_steps", "refine_lr"):
-            value = getattr(training, name)
+            value = getattr(self.training, name)
             if value != getattr(plain, name):
                 raise InputError(
                     f"Training({name}={value!r}) has no effect here: hyperparameters are trained "

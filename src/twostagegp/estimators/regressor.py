@@ -5,19 +5,27 @@ The constructor stores the choices; ``pipeline/fit.py`` carries them out for eac
 
 from __future__ import annotations
 
-from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
-from twostagegp.data.checks import check_choice, penalty_option
+from sklearn.utils._param_validation import StrOptions
+
+from twostagegp.data.checks import penalty_option
 from twostagegp.data.scaling import Prepared
 from twostagegp.engines.choice import METHODS, choose_method
 from twostagegp.engines.memory import plan_factor
-from twostagegp.errors import InputError
 from twostagegp.estimators.base import BaseGPRegressor
 from twostagegp.estimators.fit_report import FitReport
 from twostagegp.estimators.reporting import two_stage_report, words_on_factor
-from twostagegp.estimators.validation import is_kernel
-from twostagegp.kernels import KERNELS
+from twostagegp.estimators.validation import (
+    KERNEL,
+    KERNELS_LIST,
+    PENALTY,
+    SHARED_CONSTRAINTS,
+    SOME_KERNELS,
+    Where,
+    at_least,
+    is_kernel,
+)
 from twostagegp.pipeline.fit import fit_two_stage
 from twostagegp.pipeline.mean.build import is_regressor_like
 from twostagegp.pipeline.model import TwoStageFit
@@ -26,6 +34,31 @@ from twostagegp.pipeline.settings import DEFAULTS, Settings
 from twostagegp.training.schedule import Training
 
 __all__ = ["TwoStageGPRegressor"]
+
+
+_MEANS = {"stack", "search", "constant"}
+_SELECTIONS = {"loo", "nll", "misspecification"}
+
+
+def _is_pair(value: Any) -> bool:
+    pair = isinstance(value, list | tuple) and len(value) == 2
+    return pair and all(isinstance(word, str) and word in _SELECTIONS for word in value)
+
+
+def _selections(selection: Any) -> tuple[str, str]:
+    """Return how the kernels of mean and variance are chosen."""
+    mean, variance = (selection, selection) if isinstance(selection, str) else selection
+    return mean, variance
+
+
+def _is_mean_list(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) > 0 and all(map(_is_mean, value))
+
+
+def _is_mean(value: Any) -> bool:
+    if isinstance(value, str):
+        return value in _MEANS or is_kernel(value)
+    return is_kernel(value) or is_regressor_like(value) or _is_mean_list(value)
 
 
 class TwoStageGPRegressor(BaseGPRegressor):
@@ -123,6 +156,30 @@ class TwoStageGPRegressor(BaseGPRegressor):
     (2, 2)
     """
 
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "method": [StrOptions({"auto", *METHODS})],
+        "kernels": [KERNELS_LIST],
+        "ard": ["boolean", StrOptions({"both"})],
+        "mean": [
+            StrOptions(_MEANS),
+            KERNEL,
+            Where("a scikit-learn regressor object", holds=is_regressor_like),
+            Where("a non-empty list of these", holds=_is_mean_list),
+        ],
+        "penalty": [StrOptions({"auto", "0.01n"}), PENALTY],
+        "variance": [StrOptions({"search"}), KERNEL, SOME_KERNELS],
+        "variance_objective": [StrOptions({"heldout", "nll"})],
+        "selection": [
+            StrOptions(_SELECTIONS),
+            Where("a pair of them, for the mean and for the variance", holds=_is_pair),
+        ],
+        "residuals": [StrOptions({"heldout", "insample"})],
+        "calibration": [StrOptions({"local", "scale"}), None],
+        "n_neighbors": [at_least(1)],
+        "settings": [Settings, None],
+        **SHARED_CONSTRAINTS,
+    }
+
     def __init__(
         self,
         method: str = "auto",
@@ -207,24 +264,6 @@ class TwoStageGPRegressor(BaseGPRegressor):
             )
         return cls(**{**settings, **overrides})
 
-    def _check_parameters(self) -> None:
-        check_choice("method", self.method, ("auto", *METHODS))
-        k = self.n_neighbors
-        if not isinstance(k, Integral) or isinstance(k, bool) or k < 1:
-            raise InputError(f"n_neighbors={k!r} must be a whole number of at least 1, such as 50.")
-        check_choice("ard", self.ard, (True, False, "both"))
-        check_choice("variance_objective", self.variance_objective, ("heldout", "nll"))
-        _selections(self.selection)
-        check_choice("residuals", self.residuals, ("heldout", "insample"))
-        check_choice("calibration", self.calibration, ("local", "scale", None))
-        self._check_kernels("kernels")
-        several = isinstance(self.variance, list | tuple)
-        self._check_kernels("variance", () if several else ("search",))
-        _check_mean(self.mean)
-        penalty_option(self.penalty, ("auto", "0.01n"))
-        if self.settings is not None and not isinstance(self.settings, Settings):
-            raise InputError(f"settings={self.settings!r}: use a Settings(...) or None.")
-
     def _fit_target(self, data: Prepared, seed: int) -> TwoStageFit:
         method, reason = self._method(data)
         m, device, dtype = len(data.rows), data.rows.X.device, data.rows.X.dtype
@@ -292,32 +331,3 @@ class TwoStageGPRegressor(BaseGPRegressor):
     def calibration_(self) -> Any:
         """Part 3: a Calibration, or a list with one per target."""
         return self.fitted_.per_target([fit.calibration for fit in self.fitted_.fits])
-
-
-def _selections(selection: Any) -> tuple[str, str]:
-    """How the kernels of mean and variance are chosen."""
-    pair = selection if isinstance(selection, list | tuple) else (selection, selection)
-    words = ("loo", "nll", "misspecification")
-    if len(pair) != 2 or not all(isinstance(word, str) and word in words for word in pair):
-        raise InputError(
-            f"selection={selection!r}: use one of {', '.join(repr(word) for word in words)}, or a "
-            "pair of them, for the mean and for the variance."
-        )
-    return pair[0], pair[1]
-
-
-def _check_mean(mean: Any) -> None:
-    """Raise an InputError for a ``mean`` that is no word, kernel, regressor or list of these."""
-    if isinstance(mean, list | tuple) and len(mean) > 0:
-        for part in mean:
-            _check_mean(part)
-        return
-    words = ("stack", "search", "constant")
-    if isinstance(mean, str) and mean in words:
-        return
-    if not (is_kernel(mean) or is_regressor_like(mean)):
-        raise InputError(
-            f"mean={mean!r}: use {', '.join(repr(word) for word in words)}, a kernel name "
-            f"({', '.join(KERNELS)}), a GPyTorch kernel object, a scikit-learn regressor object, "
-            "or a non-empty list of these."
-        )

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from twostagegp.errors import ModelFileError
+from twostagegp.estimators.validation import check_parameters
 
 __all__ = [
     "check_class_table",
@@ -19,11 +20,11 @@ __all__ = [
     "check_cv_plus",
     "check_encoder",
     "check_exact_posterior",
+    "check_hyperparameters",
     "check_local_rows",
     "check_merged",
     "check_named_kernel",
     "check_neighbor_engine",
-    "check_parameters",
     "check_prepared",
     "check_regressor",
     "check_report",
@@ -122,7 +123,7 @@ def check_columns(columns: Any) -> None:
     _require(fine and columns.width <= 1 << 24, "columns outside of the table")
 
 
-def check_parameters(kernel: Any, parameters: Any, n_features: int) -> None:
+def check_hyperparameters(kernel: Any, parameters: Any, n_features: int) -> None:
     """Hyperparameters of this kernel and a noise, for rows of these columns."""
     fine = parameters.shape == (kernel.size + 1,) and parameters.dtype == np.float64
     _require(fine, f"{parameters.shape} hyperparameters for {kernel.size} of the kernel")
@@ -133,7 +134,7 @@ def check_parameters(kernel: Any, parameters: Any, n_features: int) -> None:
 def check_exact_posterior(posterior: Any) -> None:
     """A solution, and a factor if there is one, of these rows."""
     m, d = posterior.rows.X.shape
-    check_parameters(posterior.kernel, posterior.parameters, d)
+    check_hyperparameters(posterior.kernel, posterior.parameters, d)
     _require(posterior.alpha.shape == (m,), "a solution of other rows")
     factor = posterior.__dict__.get("_factor")
     _require(factor is None or factor.shape == (m, m), "a factor of other rows")
@@ -206,8 +207,7 @@ def check_stack(stack: Any) -> None:
 
 def check_regressor(model: Any) -> None:
     """Parameters that a fit would take, and columns that are in the table."""
-    model._check_parameters()
-    model._check_shared_parameters()
+    check_parameters(model)
     _check_threads(model)
     for data in model.fitted_.data:
         _require(_indexes(data.scaling.columns, _n_encoded(model)), "columns outside of the table")
@@ -223,7 +223,7 @@ def check_targets(fitted: Any) -> None:
 
 def check_classifier(model: Any) -> None:
     """Parameters that a fit would take, and probabilities of as many classes as there are."""
-    model._check_parameters()
+    check_parameters(model)
     _check_threads(model)
     K = len(model.classes_)
     table, draws = model.fitted_.table, model.fitted_.draws

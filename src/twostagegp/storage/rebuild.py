@@ -23,10 +23,10 @@ def make_by_constructor(cls: Any, fields: dict[str, Any]) -> Any:
 
 def make_checked_posterior(cls: Any, fields: dict[str, Any]) -> Any:
     """Return a posterior whose other attributes follow from kernel, parameters and rows."""
-    from twostagegp.storage.checks import check_parameters
+    from twostagegp.storage.checks import check_hyperparameters
 
     rows = fields["rows"] if "rows" in fields else fields["engine"].rows
-    check_parameters(fields["kernel"], fields["parameters"], rows.X.shape[1])
+    check_hyperparameters(fields["kernel"], fields["parameters"], rows.X.shape[1])
     return cls(**fields)
 
 
