@@ -607,41 +607,6 @@ def test_progress_and_a_report_can_be_read(capsys):
     assert "held-out log loss" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("stages", 3),
-        ("alpha_eps", -0.5),
-        ("alpha_eps", "big"),
-        ("latent_scale", 0.0),
-        ("latent_scale", float("nan")),
-        ("n_samples", 0),
-        ("smoothing", 1.5),
-        ("method", "magic"),
-        ("kernels", ()),
-        ("kernels", ("rbff",)),
-        ("ard", "maybe"),
-        ("mean", "rbff"),
-        ("mean", []),
-        ("mean", ["stack", "rbf"]),
-        ("variance", GaussianNB()),
-        ("residuals", "none"),
-        ("n_neighbors", 2.5),
-        ("training", 5),
-        ("noise_floor", 0.0),
-        ("dtype", "float16"),
-        ("device", "abacus"),
-        ("n_jobs", 0),
-        ("random_state", "seed"),
-    ],
-)
-def test_messages_name_the_parameter_and_its_value(name, value):
-    X, y, _ = blobs(30, 2)
-    with pytest.raises(InputError) as caught:
-        TwoStageGPClassifier(**{**RIDGE, name: value}).fit(X, y)
-    assert f"{name}={value!r}" in str(caught.value)
-
-
 def test_bad_tables_are_named():
     X, y, _ = blobs(30, 2)
     model = TwoStageGPClassifier(**RIDGE)

@@ -693,63 +693,6 @@ class TestOptions:
         assert report.full_evaluations > 0
 
 
-BOTH = {
-    "noise_floor": [0.0, -1.0, np.nan, "small"],
-    "device": ["tpu", 7.5],
-    "dtype": ["float16", np.float64],
-    "training": ["adam", {"steps": 3}],
-    "n_jobs": ["two", 0, 1.5],
-    "random_state": ["seed", 1.5],
-    "verbose": ["loud"],
-    "kernels": [(), "rbf", None, ("rbf", "cubic"), (3,)],
-}
-TWO_STAGE = {
-    **BOTH,
-    "method": ["magic", None],
-    "ard": ["yes", None, 2],
-    "mean": ["magic", None, 3, [], ["rbf", "magic"], RandomForestRegressor],
-    "penalty": ["large", -1.0, 0.0, (), (1.0, -1.0), np.inf, None, [[1.0]]],
-    "variance": ["magic", None, "constant"],
-    "variance_objective": ["magic", "loo"],
-    "selection": ["magic", None],
-    "residuals": ["magic", None],
-    "calibration": ["magic", False],
-}
-SINGLE_STAGE = {
-    **BOTH,
-    "kernel": ["magic", None, 3, ["rbf"]],
-    "ard": ["both", None],
-    "objective": ["magic", "heldout"],
-}
-#: What a message must also name.
-CHOICES = {
-    "device": "cpu", "dtype": "float32", "training": "Training", "n_jobs": "None",
-    "random_state": "integer", "verbose": "1", "kernels": "matern32", "method": "exact",
-    "ard": "False", "mean": "search", "penalty": "0.01n", "variance": "search",
-    "variance_objective": "nll", "selection": "loo", "residuals": "insample",
-    "calibration": "scale", "kernel": "search", "objective": "loo", "noise_floor": "1e-8",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("model", "name", "value"),
-    [
-        pytest.param(model, name, value, id=f"{type(model).__name__}-{name}-{value!r}"[:60])
-        for model, wrong in ((TwoStageGPRegressor(), TWO_STAGE), (ExactGPRegressor(), SINGLE_STAGE))
-        for name, values in wrong.items()
-        for value in values
-    ],
-)
-def test_a_wrong_parameter_is_named_with_the_choices(model, name, value):
-    X, y = table(10)
-    with pytest.raises(InputError) as caught:
-        clone(model).set_params(**{name: value}).fit(X, y)
-    message = str(caught.value)
-    seen = value[-1] if isinstance(value, list | tuple) and name == "mean" and value else value
-    assert f"{name}={seen!r}" in message
-    assert CHOICES[name] in message
-
-
 @pytest.mark.parametrize(
     ("options", "word"),
     [

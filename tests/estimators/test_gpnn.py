@@ -508,37 +508,3 @@ def test_an_optimiser_of_blocks_is_refused_where_there_are_none():
         with pytest.raises(InputError, match=r"for hyperparameters='blocks'.*training=None"):
             model.fit(*table(30))
     GPNNRegressor.from_paper(hyperparameters="neighbors", training=None).fit(*table(30))
-
-
-WRONG = {
-    "kernel": ["magic", None, 3, ["rbf"], gk.RBFKernel],
-    "n_neighbors": [0, -3, 2.5, True, None, "50"],
-    "ard": ["both", None, 1],
-    "hyperparameters": ["magic", None],
-    "n_blocks": [0, 1.5, None],
-    "block_rows": [2, 300.0, None],
-    "preprocess": ["magic", None],
-    "calibrate": ["yes", None],
-    "n_calibration": [1, None, 10.5],
-    "training": ["adam", 3],
-    "noise_floor": [0.0, -1.0, np.nan],
-    "device": ["tpu"],
-    "dtype": ["float16"],
-    "n_jobs": [0, "two"],
-    "random_state": ["seed"],
-    "verbose": ["loud"],
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        pytest.param(name, value, id=f"{name}-{value!r}"[:60])
-        for name, values in WRONG.items()
-        for value in values
-    ],
-)
-def test_a_wrong_parameter_is_named(name, value):
-    with pytest.raises(InputError) as caught:
-        gpnn(**{name: value}).fit(*table(10))
-    assert f"{name}={value!r}" in str(caught.value)

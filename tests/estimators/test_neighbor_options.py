@@ -283,14 +283,6 @@ def test_from_paper_is_nothing_but_constructor_parameters(method, short_search):
     same(fitted, again, X, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("k", [0, -1, 2.5, 50.0, True, None, "many", np.array([5])], ids=repr)
-def test_a_wrong_number_of_neighbours_is_named(k):
-    for method in ("neighbors", "auto", "exact"):
-        with pytest.raises(InputError, match="whole number of at least 1") as caught:
-            neighbors(method=method, n_neighbors=k).fit(*table(20))
-        assert f"n_neighbors={k!r}" in str(caught.value)
-
-
 def test_a_number_of_neighbours_of_numpy():
     X, y = table(100)
     same(ridge(n_neighbors=np.int32(9)).fit(X, y), ridge(n_neighbors=9).fit(X, y), X)
