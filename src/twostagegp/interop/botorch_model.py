@@ -212,7 +212,7 @@ class TwoStageBotorchModel(GPyTorchModel, FantasizeMixin):
             )
         model = copy.copy(self)
         # A shallow copy of a module shares its registries of parameters and submodules.
-        model._further = new
+        model._further = new  # noqa: SLF001 (a copy of this model)
         return model
 
     def subset_output(self, idcs: list[int]) -> TwoStageBotorchModel:

@@ -99,10 +99,15 @@ def _describe(module: Any, where: str, tensor: Callable[..., dict[str, Any]]) ->
         ],
         "constraints": [
             [key, *_describe_constraint(constraint, where)]
-            for key, constraint in module._constraints.items()
+            for key, constraint in _own_constraints(module)
         ],
         "parts": [_describe(part, where, tensor) for part in _parts(module)],
     }
+
+
+def _own_constraints(module: Any) -> list[tuple[str, Any]]:
+    """Return the constraints of a module by name, those of its parts left out."""
+    return [(key, each) for key, each in module.named_constraints() if "." not in key]
 
 
 def _describe_constraint(constraint: Any, where: str) -> list[Any]:
@@ -134,7 +139,7 @@ def make_module(node: Any, tensor: Callable[[Any], torch.Tensor], depth: int = 0
         arguments["ard_num_dims"] = min(int(node["ard"]), 1 << 20)
     module = _class(name)(**arguments)
     for key, kind, low, high in node["constraints"]:
-        if key in module._constraints and kind in _CONSTRAINTS:
+        if key in dict(_own_constraints(module)) and kind in _CONSTRAINTS:
             made = getattr(gpytorch.constraints, kind)
             bounds = [bound for bound in (low, high) if bound is not None]
             constraint = made() if kind == "Positive" else made(*map(float, bounds))
@@ -146,7 +151,7 @@ def make_module(node: Any, tensor: Callable[[Any], torch.Tensor], depth: int = 0
             raise ModelFileError(f"a {name} with a parameter {key!r} that it does not have")
         known.data = given.detach().clone()
         known.requires_grad_(learned is True)
-        bound = module._constraints.get(f"{key}_constraint")
+        bound = module.constraint_for_parameter_name(key)
         if bound is not None:
             bound.to(given.dtype)
     return module
