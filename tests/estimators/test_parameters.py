@@ -39,10 +39,12 @@ SHARED = {
     "missing": ["drop", None],
 }
 KERNEL_LISTS = [(), "rbf", None, ("rbf", "cubic"), (3,)]
+SETTINGS = {"settings": [{}, "fast"]}
 COUNTS = [0, -1, 2.5, 50.0, True, None, "many", np.array([5])]
 WRONG = {
     TwoStageGPRegressor: {
         **SHARED,
+        **SETTINGS,
         "method": ["magic", None],
         "kernels": KERNEL_LISTS,
         "ard": ["yes", None, 2],
@@ -57,6 +59,7 @@ WRONG = {
     },
     ExactGPRegressor: {
         **SHARED,
+        **SETTINGS,
         "kernel": ["magic", None, 3, ["rbf"]],
         "kernels": KERNEL_LISTS,
         "ard": ["both", None],
@@ -77,6 +80,7 @@ WRONG = {
     },
     TwoStageGPClassifier: {
         **SHARED,
+        **SETTINGS,
         "stages": [3, "two", None],
         "alpha_eps": [-0.5, "big", np.inf],
         "latent_scale": [0.0, np.nan],
