@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import twostagegp
+from supply.compat import TESTS as TRIED
 from supply.covered import main as check_coverage
 from supply.house import constants, private_accesses
 from supply.licences import direct, needed, page
@@ -92,6 +93,12 @@ def test_the_minimum_constraints_are_the_lower_bounds():
     for name, bound in ((r.name, s.version) for r in parts for s in r.specifier):
         lowest[name] = max(lowest.get(name, "0"), bound, key=Version)
     assert dict(map(name_and_version, lines)) == lowest
+
+
+def test_the_tests_of_make_check_and_of_other_environments_exist():
+    listed = (ROOT / "tests" / "check.txt").read_text(encoding="utf-8").splitlines()
+    names = [*listed, *(f"tests/{name}" for name in TRIED)]
+    assert [name for name in names if not (ROOT / name).exists()] == []
 
 
 def test_the_citation_names_the_version_of_the_package():
