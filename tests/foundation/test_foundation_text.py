@@ -56,7 +56,8 @@ def word_pieces(folder):
 def byte_pairs(**options):
     bpe = tokenizers.ByteLevelBPETokenizer()
     bpe.train_from_iterator(TEXTS, vocab_size=300, show_progress=False)
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, **options)
+    whole = tokenizers.Tokenizer.from_str(bpe.to_str())
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=whole, **options)
 
 
 @pytest.fixture(scope="module")

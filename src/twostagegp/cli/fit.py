@@ -89,11 +89,11 @@ def fit(
         rows_for_fit,
     )
     from twostagegp.cli.source import open_source
+    from twostagegp.runtime.optional import require
     from twostagegp.storage.folder import check_replaceable
     from twostagegp.storage.model import save_model
-    from twostagegp.storage.packages import require
 
-    require("safetensors.numpy")
+    require("safetensors.numpy", "files")
     if output.exists():
         check_replaceable(output)
         if any(output.iterdir()) and not force:

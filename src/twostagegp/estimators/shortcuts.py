@@ -52,9 +52,9 @@ def to_gpytorch(model: Any) -> Any:
 
 def to_botorch(model: Any, local_scale: bool) -> Any:
     """Export a fitted regressor; see :meth:`TwoStageGPRegressor.to_botorch`."""
-    from twostagegp.interop.packages import require_botorch
+    from twostagegp.runtime.optional import require
 
-    require_botorch()
+    require("botorch", "botorch")
     from twostagegp.interop.botorch_model import as_botorch
 
     return as_botorch(model, local_scale)

@@ -104,9 +104,9 @@ _MARKS = ("__class__", "__module__", "__loader__")
 
 
 def _skops() -> Any:
-    from twostagegp.storage.packages import require
+    from twostagegp.runtime.optional import require
 
-    return require("skops.io")
+    return require("skops.io", "files")
 
 
 def dump_estimator(estimator: Any, where: str) -> bytes:

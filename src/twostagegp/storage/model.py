@@ -12,8 +12,8 @@ from typing import Any
 from sklearn.utils.validation import check_is_fitted
 
 from twostagegp.errors import MemoryBudgetError, ModelFileError
+from twostagegp.runtime.optional import require
 from twostagegp.storage.folder import read_files, read_manifest, write_folder
-from twostagegp.storage.packages import require
 from twostagegp.storage.upgrades import from_format_1
 
 __all__ = ["FORMAT", "load", "save_model"]
@@ -40,7 +40,7 @@ def save_model(
     from twostagegp.storage.estimators import dump_estimator
     from twostagegp.storage.registry import FRONT_DOORS
 
-    safetensors = require("safetensors.numpy")
+    safetensors = require("safetensors.numpy", "files")
     check_is_fitted(model)
     name = type(model).__name__
     if name not in FRONT_DOORS or registered(model) is None:
@@ -97,7 +97,7 @@ def load(path: str | PathLike[str], device: str = "cpu") -> Any:
     """
     from twostagegp.runtime.device import resolve_device
 
-    require("safetensors.numpy")
+    require("safetensors.numpy", "files")
     place = resolve_device(device, 0)
     folder = Path(path)
     manifest = read_manifest(folder)
@@ -110,7 +110,7 @@ def load(path: str | PathLike[str], device: str = "cpu") -> Any:
         )
     files = read_files(folder, manifest)
     if len(files) > 2:
-        require("skops.io")
+        require("skops.io", "files")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -160,7 +160,7 @@ def _read(
     structure = json.loads(files["model"], parse_constant=_no_constant)
     if not isinstance(structure, dict) or set(structure) != {"parts"}:
         raise ModelFileError("its structure has no parts.")
-    loaded = require("safetensors.numpy").load(files["arrays"])
+    loaded = require("safetensors.numpy", "files").load(files["arrays"])
     arrays = {
         key: value if value.flags.writeable else value.copy() for key, value in loaded.items()
     }
