@@ -5,3 +5,4 @@
 
 from twostagegp.testing.engines import EngineContract as EngineContract
 from twostagegp.testing.engines import example_rows as example_rows
+from twostagegp.testing.mean_models import MeanModelContract as MeanModelContract
