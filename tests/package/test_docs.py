@@ -39,6 +39,13 @@ def test_python_blocks_run(path, tmp_path, monkeypatch):
     check_md_file(fpath=path, memory=True)
 
 
+def test_every_file_that_the_architecture_names_exists():
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w./]+/[\w.]*)`", text))
+    places = (ROOT, ROOT / "src" / "twostagegp")
+    assert [name for name in named if not any((p / name).exists() for p in places)] == []
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
