@@ -38,7 +38,7 @@ from benchmarks._timing import Timed
 from benchmarks.neighbors_scale import COLUMNS, NOISE, draw, function
 from twostagegp import TwoStageGPRegressor, metrics
 from twostagegp.data.rows import Rows, merge_rows
-from twostagegp.distributed.parts import with_posteriors
+from twostagegp.distributed.rowless_model import with_posteriors
 from twostagegp.engines.neighbors.engine import NeighborEngine, NeighborPosterior
 from twostagegp.estimators.prediction import encoded_inputs
 

@@ -1,4 +1,4 @@
-"""Fits and predictions on Dask collections: the numbers of one place, and clear refusals."""
+"""Fits to and predictions for Dask collections: the numbers of local fits, and clear errors."""
 
 import json
 import pickle
@@ -21,13 +21,13 @@ from twostagegp import (
     TwoStageGPRegressor,
 )
 from twostagegp.data.rows import merge_rows
-from twostagegp.distributed import fitting
-from twostagegp.distributed.found import Found, merge
-from twostagegp.distributed.shards import Shard, grouped
-from twostagegp.distributed.source import draw_sample, pieces
+from twostagegp.distributed.fitting import fit_distributed
+from twostagegp.distributed.neighbor_lists import NeighborLists, merge_neighbors
+from twostagegp.distributed.partitions import delayed_partitions, draw_sample
+from twostagegp.distributed.row_shards import Shard, group_partitions
 from twostagegp.engines.neighbors.index import TreeIndex
 from twostagegp.errors import InputError, ModelFileError, TwoStageGPWarning
-from twostagegp.runtime.dask_cluster import single_thread
+from twostagegp.runtime.dask_cluster import DaskSettings, single_thread
 
 da = pytest.importorskip("dask.array")
 dd = pytest.importorskip("dask.dataframe")
@@ -60,21 +60,24 @@ def small(**changes):
     return TwoStageGPRegressor(n_neighbors=20, **(settings | changes))
 
 
+def fit_with(settings, model, X, y):
+    """Fit to Dask collections as ``fit`` does, with other settings."""
+    # The only private name: no public function fits to a table in memory as ``fit`` does.
+    return fit_distributed(model, type(model)._fit_table, X, y, None, None, None, settings)
+
+
 @pytest.fixture(scope="module")
-def spread(client):
+def sharded(client):
     """A model whose hyperparameters come from half of the rows, the rows and some points."""
     X, y = table()
-    before, fitting.SAMPLE_ROWS = fitting.SAMPLE_ROWS, 120
-    try:
-        model = small().fit(da.from_array(X, chunks=(70, 1)), da.from_array(y, chunks=100))
-    finally:
-        fitting.SAMPLE_ROWS = before
+    lazy = da.from_array(X, chunks=(70, 1)), da.from_array(y, chunks=100)
+    model = fit_with(DaskSettings(sample_rows=120), small(), *lazy)
     points = np.random.default_rng(1).uniform(-2.0, 2.0, size=(45, 2))
     points[:10] = X[:10]
     return model, X, y, points
 
 
-def test_a_table_that_was_pasted_twice_is_told(client):
+def test_a_table_with_every_row_twice_gives_a_warning(client):
     X, y = (np.concatenate([part[:50], part[:50]]) for part in table(100))
     with pytest.warns(TwoStageGPWarning, match="drop_duplicates"):
         small().fit(da.from_array(X, chunks=(40, 2)), da.from_array(y, chunks=40))
@@ -90,7 +93,7 @@ def shard_of(X, y, manhattan):
 
 
 @pytest.mark.parametrize("manhattan", [False, True])
-def test_shards_find_what_one_tree_finds_with_ties_and_repeats(manhattan):
+def test_shards_find_the_same_neighbours_as_one_tree_with_ties_and_repeats(manhattan):
     rng = np.random.default_rng(0)
     X = rng.integers(0, 5, size=(600, 3)).astype(float)  # ties everywhere, rows repeat
     y, k = rng.normal(size=600), 17
@@ -99,7 +102,7 @@ def test_shards_find_what_one_tree_finds_with_ties_and_repeats(manhattan):
     for part in np.array_split(rng.permutation(600), 7):
         bound = None if found is None else found.bound
         new = shard_of(X[part], y[part], manhattan).nearest(0, queries, k, bound)
-        found = new if found is None else merge(found, new)
+        found = new if found is None else merge_neighbors(found, new)
     whole = merge_rows(X, y)
     near = TreeIndex(torch.from_numpy(whole.X), manhattan).query(queries, k).numpy()
     np.testing.assert_array_equal(found.X, whole.X[near])
@@ -110,11 +113,11 @@ def test_shards_find_what_one_tree_finds_with_ties_and_repeats(manhattan):
     np.testing.assert_allclose(found.distance, expected)
 
 
-def test_fewer_rows_than_neighbours_leave_gaps():
+def test_neighbours_beyond_the_number_of_rows_have_weight_zero():
     shard = shard_of(np.arange(3.0)[:, None], np.arange(3.0), False)
     queries = torch.zeros(1, 1, dtype=torch.float64)
     empty = Shard(np.zeros((0, 1)), np.zeros((0, 1)), None, None, ())
-    found = merge(empty.nearest(0, queries, 5, None), shard.nearest(0, queries, 5, None))
+    found = merge_neighbors(empty.nearest(0, queries, 5, None), shard.nearest(0, queries, 5, None))
     assert found.distance.tolist() == [[0.0, 1.0, 4.0, np.inf, np.inf]]
     assert found.c.tolist() == [[1.0, 1.0, 1.0, 0.0, 0.0]]
 
@@ -122,19 +125,23 @@ def test_fewer_rows_than_neighbours_leave_gaps():
 def test_known_noise_keeps_equal_inputs_apart():
     one, two = np.ones((1, 1)), np.full((1, 1), 2.0)
     one2, two2 = np.hstack([one, one]), np.hstack([one, np.full((1, 1), np.inf)])
-    a = Found(two2, one2[..., None], one2[..., None], np.array([[1.0, 0.0]]), 0.0 * one2)
-    b = Found(two2, one2[..., None], one2[..., None], np.array([[1.0, 0.0]]), two + 0.0 * one2)
-    assert merge(a, b).extra.tolist() == [[0.0, 2.0]]
-    assert merge(b, a).extra.tolist() == [[0.0, 2.0]]
-    assert merge(b, a).c.tolist() == [[1.0, 1.0]]
+    a = NeighborLists(two2, one2[..., None], one2[..., None], np.array([[1.0, 0.0]]), 0.0 * one2)
+    b = NeighborLists(
+        two2, one2[..., None], one2[..., None], np.array([[1.0, 0.0]]), two + 0.0 * one2
+    )
+    assert merge_neighbors(a, b).extra.tolist() == [[0.0, 2.0]]
+    assert merge_neighbors(b, a).extra.tolist() == [[0.0, 2.0]]
+    assert merge_neighbors(b, a).c.tolist() == [[1.0, 1.0]]
 
 
 # --- the sample ----------------------------------------------------------------------------------
 
 
-def test_the_sample_has_no_row_twice_and_is_the_same_for_a_seed(client):
+def test_the_sample_has_distinct_rows_and_is_determined_by_the_seed(client):
     X = np.arange(90.0)[:, None]
-    made, lengths = pieces(da.from_array(X, chunks=(25, 1)), da.from_array(X[:, 0], chunks=25))
+    made, lengths = delayed_partitions(
+        da.from_array(X, chunks=(25, 1)), da.from_array(X[:, 0], chunks=25)
+    )
     one, rows = draw_sample(client, made, lengths, 40, seed=3)
     two, _ = draw_sample(client, made, lengths, 40, seed=3)
     other, _ = draw_sample(client, made, lengths, 40, seed=4)
@@ -147,17 +154,21 @@ def test_the_sample_has_no_row_twice_and_is_the_same_for_a_seed(client):
     assert len(everything.y) == 90
 
 
-def test_partitions_share_shards_up_to_their_size():
+@pytest.mark.parametrize(
+    ("workers", "shard_rows", "sizes"),
+    [(3, 2**20, [2, 1, 1, 1]), (1, 2**20, [5]), (1, 20, [2, 1, 1, 1])],
+)
+def test_adjacent_partitions_share_a_shard_up_to_its_size(workers, shard_rows, sizes):
     rows = np.array([10, 10, 10, 30, 5])
-    assert [len(group) for group in grouped("abcde", rows, workers=3)] == [2, 1, 1, 1]
-    assert [len(group) for group in grouped("abcde", rows, workers=1)] == [5]
+    groups = group_partitions("abcde", rows, workers, shard_rows)
+    assert [len(group) for group in groups] == sizes
 
 
 # --- the same numbers ----------------------------------------------------------------------------
 
 
-def test_predictions_see_all_rows_and_equal_those_in_one_place(spread):
-    model, X, y, points = spread
+def test_predictions_use_all_rows_and_equal_those_of_a_local_model(sharded):
+    model, X, y, points = sharded
     assert "240 rows in" in model.fit_report_.method_reason
     assert len(model.fitted_.data[0].merged.inverse) == 120
     local = in_memory(model, X, y)
@@ -178,8 +189,8 @@ def test_predictions_see_all_rows_and_equal_those_in_one_place(spread):
     )
 
 
-def test_arrays_give_lazy_arrays_with_their_chunks(spread):
-    model, _, _, points = spread
+def test_predictions_for_arrays_are_lazy_arrays_with_the_same_chunks(sharded):
+    model, _, _, points = sharded
     lazy = da.from_array(points, chunks=(20, 1))
     mean, std = model.predict(lazy, return_std=True)
     assert isinstance(mean, da.Array)
@@ -196,13 +207,11 @@ def test_arrays_give_lazy_arrays_with_their_chunks(spread):
     )
 
 
-def test_large_chunks_are_cut_for_the_work_and_put_together(spread, monkeypatch):
-    from twostagegp.distributed import answers
-
-    model, _, _, points = spread
+def test_large_chunks_are_split_for_the_computation(sharded, monkeypatch):
+    model, _, _, points = sharded
     expected = model.predict(points)
-    monkeypatch.setattr(answers, "BLOCK_ROWS", 7)
-    monkeypatch.setattr(answers, "SENT_BYTES", 16 * 20)
+    settings = DaskSettings(block_rows=7, sent_bytes=16 * 20)
+    monkeypatch.setattr(model.fitted_.remote, "settings", settings)
     np.testing.assert_allclose(model.predict(points), expected, **ROUNDING)
     lazy = model.predict(da.from_array(points, chunks=(30, 2)))
     assert lazy.chunks == ((30, 15),)
@@ -222,7 +231,7 @@ def test_a_sample_of_all_rows_is_the_local_fit_with_weights_known_noise_and_two_
     assert model.method == "auto"
     assert model.fit_report_[0].method == "neighbors"
     local = small(method="neighbors")
-    # The only private name: no public option counts copies in one place as shards do.
+    # No public option counts copies in a local fit as shards do.
     local._fit_table(X, Y, sample_weight=weight, noise_var=noise, copies_are_one=False)
     points = table(30, seed=5)[0]
     for one, other in zip(
@@ -235,7 +244,7 @@ def test_a_sample_of_all_rows_is_the_local_fit_with_weights_known_noise_and_two_
 
 
 @pytest.mark.parametrize("preprocess", ["whiten", "standardise"])
-def test_gpnn_equals_its_local_self(client, preprocess):
+def test_gpnn_equals_its_local_fit(client, preprocess):
     X, y = table()
     settings = {"n_neighbors": 15, "random_state": 0, "preprocess": preprocess}
     model = GPNNRegressor(**settings)
@@ -248,7 +257,7 @@ def test_gpnn_equals_its_local_self(client, preprocess):
         np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-9)
 
 
-def test_a_model_with_its_rows_at_home_answers_lazily_too(client):
+def test_a_local_model_predicts_lazily_for_dask_collections(client):
     X, y = table(60)
     model = ExactGPRegressor("rbf", random_state=0).fit(X, y)
     lazy = model.predict(da.from_array(X, chunks=(25, 2)))
@@ -287,15 +296,14 @@ def test_a_parquet_folder_with_categories_and_dates(client, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::twostagegp.errors.TwoStageGPWarning")
-def test_levels_that_the_sample_has_not_seen_follow_the_rule_of_predict(client, monkeypatch):
-    monkeypatch.setattr(fitting, "SAMPLE_ROWS", 60)
+def test_levels_that_are_not_in_the_sample_follow_the_rule_of_predict(client):
     whole = frame()[["a", "color", "y"]]
     whole["color"] = whole["color"].astype(object)
     columns = ["a", "color"]
 
     whole.loc[70:74, "color"] = ["violet", "beige", "teal", "pink", "grey"]
     lazy = dd.from_pandas(whole, npartitions=3)
-    model = small().fit(lazy[columns], lazy["y"])
+    model = fit_with(DaskSettings(sample_rows=60), small(), lazy[columns], lazy["y"])
     assert len(model.fitted_.data[0].merged.inverse) == 60
     assert not any("violet" in name for name in model.columns_.names)
     points = whole[columns].iloc[::2]
@@ -306,7 +314,7 @@ def test_levels_that_the_sample_has_not_seen_follow_the_rule_of_predict(client, 
 # --- refusals ------------------------------------------------------------------------------------
 
 
-def test_what_a_cluster_cannot_do_is_refused(client):
+def test_options_that_a_cluster_cannot_handle_are_refused(client):
     X, y = table(60)
     dX, dy = da.from_array(X, chunks=(30, 2)), da.from_array(y, chunks=30)
     with pytest.raises(InputError, match="groups"):
@@ -337,7 +345,7 @@ def test_an_error_names_the_partition_and_leaves_the_model_as_it_was(client):
     np.testing.assert_array_equal(model.predict(X), expected)
 
 
-def test_a_file_that_is_gone_is_said_to_be_gone(client, tmp_path):
+def test_a_missing_file_raises_file_not_found(client, tmp_path):
     lazy = dd.from_pandas(frame()[["a", "y"]], npartitions=2)
     lazy.to_parquet(tmp_path / "rows")
     read = dd.read_parquet(tmp_path / "rows")
@@ -346,8 +354,8 @@ def test_a_file_that_is_gone_is_said_to_be_gone(client, tmp_path):
         small().fit(read[["a"]], read["y"])
 
 
-def test_what_needs_the_rows_in_one_place_says_so(spread):
-    model, X, y, points = spread
+def test_methods_that_need_all_rows_in_one_place_are_refused(sharded):
+    model, X, y, points = sharded
     lazy = da.from_array(points, chunks=(20, 2))
     with pytest.raises(InputError, match="return_cov needs all rows"):
         model.predict(lazy, return_cov=True)
@@ -363,7 +371,7 @@ def test_what_needs_the_rows_in_one_place_says_so(spread):
         model.predict_interval(lazy, level=2)
 
 
-def test_a_local_fit_brings_the_rows_home_again(client):
+def test_a_local_fit_replaces_the_shards(client):
     X, y = table(60)
     model = small().fit(da.from_array(X, chunks=(30, 2)), da.from_array(y, chunks=30))
     assert model.fitted_.remote is not None
@@ -372,8 +380,8 @@ def test_a_local_fit_brings_the_rows_home_again(client):
     model.update(X[:5], y[:5])
 
 
-def test_a_pickled_model_reads_its_source_again(spread):
-    model, _, _, points = spread
+def test_a_pickled_model_reads_its_source_again(sharded):
+    model, _, _, points = sharded
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_allclose(again.predict(points), model.predict(points), **ROUNDING)
 
@@ -382,7 +390,7 @@ def blas_threads():
     return [lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"]
 
 
-def test_tasks_have_one_thread_and_the_last_puts_the_others_back():
+def test_tasks_have_one_thread_and_the_last_restores_the_number():
     torch_before, blas_before = torch.get_num_threads(), blas_threads()
     inside, leave, seen = threading.Event(), threading.Event(), []
 
@@ -405,7 +413,7 @@ def test_tasks_have_one_thread_and_the_last_puts_the_others_back():
 
 
 @pytest.mark.slow
-def test_no_dask_without_a_collection():
+def test_dask_is_not_imported_without_a_collection():
     program = (
         "import sys, numpy as np\n"
         "from twostagegp import ExactGPRegressor\n"

@@ -1,4 +1,4 @@
-"""Failures of a real cluster of processes: what is lost is computed again, or said in words."""
+"""Failures of a cluster of processes: lost work is computed again, or a ClusterError is raised."""
 
 import os
 import signal
@@ -56,7 +56,7 @@ def model():
 
 
 def kill_one(client):
-    """End one worker's process, as the system would."""
+    """Kill one worker's process, as the operating system would."""
     pid = min(client.run(os.getpid).values())
     os.kill(pid, signal.SIGKILL)
     return pid
@@ -116,7 +116,7 @@ def test_a_new_client_reads_the_source_again(expected):
         np.testing.assert_allclose(fitted.predict(X), expected[0], rtol=1e-9, atol=1e-10)
 
 
-def test_workers_out_of_memory_are_an_error_in_words():
+def test_workers_out_of_memory_raise_a_cluster_error():
     def huge(block):
         held = [np.ones(2**24) for _ in range(24)]  # 3 GiB, touched
         time.sleep(5.0)
@@ -151,7 +151,7 @@ def assert_same_bits(one, other):
         np.testing.assert_array_equal(a.repeated.loo, b.repeated.loo)
 
 
-def test_searches_have_the_bits_of_one_place_with_any_workers_and_after_the_loss_of_one():
+def test_searches_do_not_depend_on_the_number_of_workers_or_the_loss_of_one():
     one = search(n_jobs=1)
     assert one.n_train > 256  # from there on a problem is computed alone wherever it is
     check = {"n_repeats": 20, "subsample": 280, "random_state": 0}
@@ -188,7 +188,7 @@ SCHEDULER = """
     ],
     ids=["fit", "search"],
 )
-def test_a_lost_scheduler_is_an_error_in_words(tmp_path, job):
+def test_a_lost_scheduler_raises_a_cluster_error(tmp_path, job):
     program = tmp_path / "scheduler.py"
     program.write_text(textwrap.dedent(SCHEDULER))
     process = subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, text=True)

@@ -1,5 +1,5 @@
-"""Rows on the workers of a Dask cluster: a fit from a sample, predictions from all rows.
+"""Fit to and predict for Dask collections: training rows stay on the workers of a cluster.
 
-``detect`` tells Dask collections from other tables without importing Dask; everything else here is
-imported once there is one. docs/dask.md says what stays where and what is sent.
+``data/dask_detection.py`` recognises Dask collections without importing Dask; this package is
+imported only if there is one. docs/dask.md says what stays where and what is sent.
 """

@@ -71,6 +71,6 @@ def predict_dask(
     model: Any, X: Any, method: str, tails: list[tuple[int, ...]], options: dict[str, Any]
 ) -> Any:
     """Return lazy predictions for a Dask collection."""
-    from twostagegp.distributed.answers import lazy_answers
+    from twostagegp.distributed.predicting import lazy_predictions
 
-    return lazy_answers(model, X, method, tails, options)
+    return lazy_predictions(model, X, method, tails, options)

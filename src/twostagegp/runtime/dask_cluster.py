@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from threadpoolctl import threadpool_limits
@@ -21,6 +22,8 @@ from twostagegp.errors import ClusterError, InputError
 from twostagegp.runtime.threads import limit_threads
 
 __all__ = [
+    "DEFAULT_DASK",
+    "DaskSettings",
     "cancel",
     "cluster_errors",
     "compute_here",
@@ -29,6 +32,34 @@ __all__ = [
     "resolve_client",
     "single_thread",
 ]
+
+
+@dataclass(frozen=True)
+class DaskSettings:
+    """Sizes of fits to and predictions for Dask collections.
+
+    Attributes
+    ----------
+    sample_rows : int
+        Number of rows that are sent to the client, to which hyperparameters are fitted: as many as
+        a local fit uses for its neighbour searches during training.
+    shard_rows : int
+        Rows per shard at most, unless a single partition has more.
+    block_rows : int
+        Points per task of a prediction if their number is known, and points that are solved at a
+        time.
+    sent_bytes : int
+        Bytes of points that are sent to the cluster at a time.
+    """
+
+    sample_rows: int = 100_000
+    shard_rows: int = 2**20
+    block_rows: int = 1 << 14
+    sent_bytes: int = 4 << 20
+
+
+#: The settings of fits and predictions, unless others are given.
+DEFAULT_DASK = DaskSettings()
 
 
 def current_client() -> Any:

@@ -1,9 +1,9 @@
-"""A fitted model apart from its rows: what travels, and how rows are given back to it.
+"""Separate a fitted neighbour model from its training rows, and give it neighbours again.
 
-Predictions of a neighbour model need its hyperparameters, weights and calibration, and of every
-point the nearest rows. The first are small; here they are taken apart from the rows, and put
-together again with the neighbours of some points, so that all that comes after the search is the
-ordinary code.
+Predictions of a neighbour model need its hyperparameters, weights and calibration, which are
+small, and the nearest rows of every point. Here the model is stripped of its training rows, so that
+it can be sent to workers, and is given the neighbours of some points, so that it predicts for these
+points with the code of local models.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twostagegp.data.rows import Rows
-from twostagegp.distributed.found import Found
+from twostagegp.distributed.neighbor_lists import NeighborLists
 from twostagegp.engines.metric import Metric
 from twostagegp.engines.neighbors.engine import (
     IndexStore,
@@ -29,10 +29,10 @@ from twostagegp.engines.neighbors.engine import (
 from twostagegp.errors import InputError
 
 __all__ = [
-    "Space",
-    "metrics_of",
-    "posteriors",
-    "space_of",
+    "Projection",
+    "neighbor_metrics",
+    "neighbor_posteriors",
+    "projection_of",
     "with_neighbors",
     "with_posteriors",
     "without_rows",
@@ -40,15 +40,22 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-_ELSEWHERE = (
-    "this needs the training rows in one place, and those of a model that was fitted to a Dask "
-    "collection are on the workers. Fit to a pandas or numpy table, or ask for predict, "
+_ROWS_ON_WORKERS = (
+    "this needs the training rows in one place, but those of a model that was fitted to a Dask "
+    "collection are on the workers. Fit to a pandas or numpy table, or use predict, "
     "predict_interval or predict_quantiles."
 )
 
 
-class FoundStore(IndexStore):
-    """Neighbours that are known, of the points that they are known for; none without ``near``."""
+class KnownNeighbors(IndexStore):
+    """An index that knows the neighbours of certain points and cannot search for others.
+
+    Parameters
+    ----------
+    rows : Rows
+    near : integer Tensor of shape (m, k), optional
+        Rows next to the m points that predictions will be asked for, -1 if there is none.
+    """
 
     def __init__(self, rows: Rows, near: Tensor | None = None) -> None:
         super().__init__(rows)
@@ -62,22 +69,23 @@ class FoundStore(IndexStore):
         self.found = state["found"]
 
     def index(self, metric: Metric) -> Any:
-        raise InputError(_ELSEWHERE)
+        raise InputError(_ROWS_ON_WORKERS)
 
     def extended(self, rows: Rows) -> IndexStore:
-        raise InputError(_ELSEWHERE)
+        raise InputError(_ROWS_ON_WORKERS)
 
     def near(self, metric: Metric, points: Tensor, k: int) -> Tensor:
         if self.found is None or len(self.found) != len(points):
-            raise InputError(_ELSEWHERE)
+            raise InputError(_ROWS_ON_WORKERS)
         return self.found
 
 
 @dataclass(frozen=True)
-class Space:
-    """Where neighbours are near: standardised inputs, or linear combinations of them.
+class Projection:
+    """A linear map of standardised inputs to the space in which distances are measured.
 
-    Column after column, not as a product of matrices: equal rows stay equal to the last bit.
+    Computed column by column, not as a product of matrices, so that the images of equal rows are
+    equal to the last bit.
     """
 
     mean: Array
@@ -90,16 +98,18 @@ class Space:
         return Z
 
 
-def space_of(fit: Any) -> Space | None:
-    """The space of a fit that has one of its own."""
+def projection_of(fit: Any) -> Projection | None:
+    """Return the projection of a fit with whitened inputs; None for other fits."""
     whitening = getattr(fit, "whitening", None)
     if whitening is None:
         return None
-    return Space(whitening.mean.double().cpu().numpy(), whitening.matrix.double().cpu().numpy())
+    return Projection(
+        whitening.mean.double().cpu().numpy(), whitening.matrix.double().cpu().numpy()
+    )
 
 
-def posteriors(fit: Any) -> list[NeighborPosterior]:
-    """The neighbour posteriors of one target's fit."""
+def neighbor_posteriors(fit: Any) -> list[NeighborPosterior]:
+    """Return the neighbour posteriors that predictions of one target use."""
     own = getattr(fit, "posterior", None)
     if own is not None:
         return [own]
@@ -110,13 +120,13 @@ def posteriors(fit: Any) -> list[NeighborPosterior]:
     return [part for part in parts if isinstance(part, NeighborPosterior)]
 
 
-def metrics_of(fits: list[Any]) -> list[Metric]:
-    """Metrics in which predictions look for neighbours, each once."""
-    return list(dict.fromkeys(part.metric for fit in fits for part in posteriors(fit)))
+def neighbor_metrics(fits: list[Any]) -> list[Metric]:
+    """Return the distinct metrics in which predictions search for neighbours."""
+    return list(dict.fromkeys(part.metric for fit in fits for part in neighbor_posteriors(fit)))
 
 
 def with_posteriors(fit: Any, make: Callable[[NeighborPosterior], NeighborPosterior]) -> Any:
-    """The same fit with other posteriors."""
+    """Return the fit with every neighbour posterior replaced by ``make(posterior)``."""
     if getattr(fit, "posterior", None) is not None:
         return replace(fit, posterior=make(fit.posterior))
     if not hasattr(fit, "mean"):
@@ -136,13 +146,18 @@ def with_posteriors(fit: Any, make: Callable[[NeighborPosterior], NeighborPoster
 def _conditioned(part: NeighborPosterior, rows: Rows, near: Tensor | None) -> NeighborPosterior:
     known = part.engine
     engine = NeighborEngine(
-        rows, known.n_neighbors, known.noise_floor, known.use_prior, None, FoundStore(rows, near)
+        rows,
+        known.n_neighbors,
+        known.noise_floor,
+        known.use_prior,
+        None,
+        KnownNeighbors(rows, near),
     )
     return NeighborPosterior(part.kernel, part.parameters, engine)
 
 
 def without_rows(fit: Any) -> Any:
-    """The same fit, with no rows to be near."""
+    """Return the fit without training rows."""
 
     def make(part: NeighborPosterior) -> NeighborPosterior:
         return _conditioned(part, part.rows.subset(np.zeros(0, dtype=np.int64)), None)
@@ -151,28 +166,38 @@ def without_rows(fit: Any) -> Any:
 
 
 def with_neighbors(
-    fit: Any, found: dict[Metric, Found], target: int, y_scale: float, space: Space | None
+    fit: Any,
+    found: dict[Metric, NeighborLists],
+    target: int,
+    y_scale: float,
+    projection: Projection | None,
 ) -> Any:
-    """The same fit, for the points that neighbours were found for.
+    """Return the fit with the neighbours of some points as its rows.
+
+    It predicts for these points only.
 
     Parameters
     ----------
+    fit : fitted model of one target
     found : dict
-        Neighbours in each metric.
+        Neighbours of the points in each metric.
     target : int
-        Which of the targets the fit is of.
+        Number of the target.
     y_scale : float
         Units of that target.
+    projection : Projection or None
     """
-    rows = {metric: _as_rows(near, target, y_scale, space) for metric, near in found.items()}
+    rows = {metric: _as_rows(near, target, y_scale, projection) for metric, near in found.items()}
     return with_posteriors(fit, lambda part: _conditioned(part, *rows[part.metric]))
 
 
-def _as_rows(found: Found, target: int, y_scale: float, space: Space | None) -> tuple[Rows, Tensor]:
-    """Neighbours as rows, query by query, and who is whose."""
+def _as_rows(
+    found: NeighborLists, target: int, y_scale: float, projection: Projection | None
+) -> tuple[Rows, Tensor]:
+    """Return neighbours as rows, query by query, and the row numbers of each query, (m, k)."""
     m, k = found.distance.shape
     X = found.X.reshape(m * k, -1)
-    X = X if space is None else space(X)
+    X = X if projection is None else projection(X)
     dtype = torch.float32 if X.dtype == np.float32 else torch.float64
 
     def tensor(values: NDArray[np.floating]) -> Tensor:
