@@ -7,17 +7,10 @@ from neighbor_fits import Witness, table
 from twostagegp import TwoStageGPRegressor
 from twostagegp.engines.neighbors.index import TreeIndex
 from twostagegp.kernels import WrappedKernel
-from twostagegp.search.settings import SearchSettings
-from twostagegp.search.stages import search_stage
 
 # The default limit per example (200 ms) fails on a busy machine; `make test` limits whole tests.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
-
-
-@pytest.fixture
-def short_search(monkeypatch):
-    monkeypatch.setitem(search_stage.__kwdefaults__, "settings", SearchSettings(4, 60))
 
 
 @pytest.fixture

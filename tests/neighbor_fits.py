@@ -1,6 +1,7 @@
 """Tables and models that the tests of the method for large tables share."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -8,13 +9,15 @@ from sklearn.base import BaseEstimator, RegressorMixin
 
 from twostagegp import TwoStageGPRegressor
 from twostagegp.data.rows import Rows
-from twostagegp.pipeline.settings import SampleSettings, Settings
+from twostagegp.pipeline.settings import SampleSettings, SearchSettings, Settings
 from twostagegp.training.rounds import Schedule
 
 NOISE = 0.2
 #: Trees that do not take long where rows repeat and nothing ends the boosting.
 _TREES = (("max_iter", 30), ("max_leaf_nodes", 15))
 SHORT_TREES = Settings(sample=SampleSettings(tree_parameters=_TREES))
+#: The same, and short searches by the ratio test.
+SHORT_SEARCH = replace(SHORT_TREES, search=SearchSettings(n_repeats=4, subsample=60))
 #: Sizes at which a few hundred rows are a large table.
 LARGE = Settings(
     sample=SampleSettings(

@@ -21,13 +21,13 @@ from twostagegp import (
     TwoStageGPRegressor,
 )
 from twostagegp.data.rows import merge_rows
-from twostagegp.distributed.fitting import fit_distributed
 from twostagegp.distributed.neighbor_lists import NeighborLists, merge_neighbors
 from twostagegp.distributed.partitions import delayed_partitions, draw_sample
 from twostagegp.distributed.row_shards import Shard, group_partitions
 from twostagegp.engines.neighbors.index import TreeIndex
 from twostagegp.errors import InputError, ModelFileError, TwoStageGPWarning
-from twostagegp.runtime.dask_cluster import DaskSettings, single_thread
+from twostagegp.pipeline.settings import DaskSettings, Settings
+from twostagegp.runtime.dask_cluster import single_thread
 
 da = pytest.importorskip("dask.array")
 dd = pytest.importorskip("dask.dataframe")
@@ -60,18 +60,17 @@ def small(**changes):
     return TwoStageGPRegressor(n_neighbors=20, **(settings | changes))
 
 
-def fit_with(settings, model, X, y):
-    """Fit to Dask collections as ``fit`` does, with other settings."""
-    # The only private name: no public function fits to a table in memory as ``fit`` does.
-    return fit_distributed(model, type(model)._fit_table, X, y, None, None, None, settings)
+def sampling(rows):
+    """Settings with a sample of so many rows."""
+    return Settings(dask=DaskSettings(sample_rows=rows))
 
 
 @pytest.fixture(scope="module")
 def sharded(client):
     """A model whose hyperparameters come from half of the rows, the rows and some points."""
     X, y = table()
-    lazy = da.from_array(X, chunks=(70, 1)), da.from_array(y, chunks=100)
-    model = fit_with(DaskSettings(sample_rows=120), small(), *lazy)
+    model = small(settings=sampling(120))
+    model.fit(da.from_array(X, chunks=(70, 1)), da.from_array(y, chunks=100))
     points = np.random.default_rng(1).uniform(-2.0, 2.0, size=(45, 2))
     points[:10] = X[:10]
     return model, X, y, points
@@ -231,7 +230,7 @@ def test_a_sample_of_all_rows_is_the_local_fit_with_weights_known_noise_and_two_
     assert model.method == "auto"
     assert model.fit_report_[0].method == "neighbors"
     local = small(method="neighbors")
-    # No public option counts copies in a local fit as shards do.
+    # The only private name: no public option counts copies in a local fit as shards do.
     local._fit_table(X, Y, sample_weight=weight, noise_var=noise, copies_are_one=False)
     points = table(30, seed=5)[0]
     for one, other in zip(
@@ -303,7 +302,7 @@ def test_levels_that_are_not_in_the_sample_follow_the_rule_of_predict(client):
 
     whole.loc[70:74, "color"] = ["violet", "beige", "teal", "pink", "grey"]
     lazy = dd.from_pandas(whole, npartitions=3)
-    model = fit_with(DaskSettings(sample_rows=60), small(), lazy[columns], lazy["y"])
+    model = small(settings=sampling(60)).fit(lazy[columns], lazy["y"])
     assert len(model.fitted_.data[0].merged.inverse) == 60
     assert not any("violet" in name for name in model.columns_.names)
     points = whole[columns].iloc[::2]

@@ -15,6 +15,7 @@ from twostagegp import TwoStageGPRegressor, check_misspecification, search_kerne
 from twostagegp.data.rows import Rows
 from twostagegp.errors import ClusterError, InputError, NotFittableError
 from twostagegp.kernels import make_kernel
+from twostagegp.pipeline.settings import SearchSettings, Settings
 from twostagegp.search.dask_runner import DaskRunner, repetitions_per_task
 from twostagegp.search.early_stopping import checkpoints
 from twostagegp.search.repetitions import RepetitionOptions, Repetitions
@@ -175,11 +176,12 @@ def test_auto_is_the_client_in_use_and_none_is_this_process(client, held):
     assert len(held) == 1
 
 
-def test_a_fit_of_collections_searches_on_its_workers(client, held, short_search):
+def test_a_fit_of_collections_searches_on_its_workers(client, held):
     X, y = table(80, repeats=False)
     model = TwoStageGPRegressor(
         "neighbors", kernels=("rbf", "matern12"), mean="search", ard=False, n_neighbors=20,
         penalty=(1e-2, 1e-1), selection="misspecification", random_state=0,
+        settings=Settings(search=SearchSettings(n_repeats=4, subsample=60)),
     )  # fmt: skip
     lazy = da.from_array(X, chunks=(40, 2)), da.from_array(y, chunks=40)
     spread = model.fit(*lazy)

@@ -5,7 +5,18 @@ import pickle
 import gpytorch.kernels as gk
 import numpy as np
 import pytest
-from neighbor_fits import LARGE, SHORT_TREES, is_sane, neighbors, ridge, rms, same, table, truth
+from neighbor_fits import (
+    LARGE,
+    SHORT_SEARCH,
+    SHORT_TREES,
+    is_sane,
+    neighbors,
+    ridge,
+    rms,
+    same,
+    table,
+    truth,
+)
 from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import LinearRegression, Ridge
@@ -170,10 +181,10 @@ def test_the_papers_penalty_counts_the_rows_that_a_prediction_sees():
 
 
 @pytest.mark.parametrize("selection", ["nll", "misspecification", ("misspecification", "loo")])
-def test_selections(selection, short_search):
+def test_selections(selection):
     X, y = table(150)
     options = {"mean": "search", "variance": "search", "kernels": ("rbf", "matern12")}
-    model = ridge(selection=selection, **options).fit(X, y)
+    model = ridge(selection=selection, settings=SHORT_SEARCH, **options).fit(X, y)
     assert model.score(*table(500, seed=9)) > 0.8
     pair = selection if isinstance(selection, tuple) else (selection, selection)
     assert (model.search_.mean is not None) == (pair[0] == "misspecification")
@@ -184,9 +195,10 @@ def test_selections(selection, short_search):
     assert len(labels) == (1 if pair[0] == "misspecification" else 2)
 
 
-def test_the_ratio_test_on_a_grid_of_penalties(short_search):
+def test_the_ratio_test_on_a_grid_of_penalties():
     options = {"mean": "search", "penalty": (1e-2, 1e-1), "selection": "misspecification"}
-    model = ridge(kernels=("rbf", "laplacian"), **options).fit(*table(150))
+    model = ridge(kernels=("rbf", "laplacian"), settings=SHORT_SEARCH, **options)
+    model.fit(*table(150))
     assert model.search_.mean is not None
     assert is_sane(model, table(50)[0])
 
@@ -266,8 +278,8 @@ def test_an_observation_never_varies_less_than_the_noise_floor():
 
 
 @pytest.mark.parametrize("method", ["neighbors", "vecchia"])
-def test_from_paper_is_nothing_but_constructor_parameters(method, short_search):
-    model = TwoStageGPRegressor.from_paper(method=method, random_state=0)
+def test_from_paper_is_nothing_but_constructor_parameters(method):
+    model = TwoStageGPRegressor.from_paper(method=method, random_state=0, settings=SHORT_SEARCH)
     assert clone(model).get_params() == model.get_params()
     assert model.get_params() == TwoStageGPRegressor(**model.get_params()).get_params()
     assert model.training == Training(

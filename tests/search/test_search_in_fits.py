@@ -11,8 +11,11 @@ from twostagegp.data.rows import Rows
 from twostagegp.errors import InputError
 from twostagegp.kernels import make_kernel
 from twostagegp.pipeline import variance as variance_module
+from twostagegp.pipeline.settings import SearchSettings, Settings
 from twostagegp.search import stages
-from twostagegp.search.settings import SearchSettings
+
+#: Searches with few repetitions, and a seed.
+FEW = {"settings": Settings(search=SearchSettings(n_repeats=12)), "random_state": 0}
 
 
 def wave(n=80, noise=0.1, seed=0):
@@ -21,16 +24,10 @@ def wave(n=80, noise=0.1, seed=0):
     return X, np.sin(2 * X[:, 0]) + noise * rng.normal(size=n)
 
 
-@pytest.fixture(autouse=True)
-def few_repetitions(monkeypatch):
-    settings = SearchSettings(n_repeats=12)
-    monkeypatch.setitem(stages.search_stage.__kwdefaults__, "settings", settings)
-
-
 def test_both_stages_take_the_winner_of_the_ratio_test():
     X, y = wave()
     model = TwoStageGPRegressor(
-        kernels=("rbf", "matern12"), mean="search", selection="misspecification", random_state=0
+        kernels=("rbf", "matern12"), mean="search", selection="misspecification", **FEW
     ).fit(X, y)
     for stage in (model.search_.mean, model.search_.variance):
         assert stage.selection == "misspecification"
@@ -44,7 +41,7 @@ def test_both_stages_take_the_winner_of_the_ratio_test():
 
 def test_the_paper_searches_the_second_stage_by_the_ratio_test_and_the_first_by_held_out_error():
     X, y = wave()
-    model = TwoStageGPRegressor.from_paper(random_state=0).fit(X, y)
+    model = TwoStageGPRegressor.from_paper(**FEW).fit(X, y)
     assert model.search_.mean is None
     assert model.search_.variance.selection == "misspecification"
     tried = {row["kernel"] for row in model.search_ if row["stage"] == "mean"}
@@ -53,7 +50,7 @@ def test_the_paper_searches_the_second_stage_by_the_ratio_test_and_the_first_by_
 
 def test_a_given_penalty_is_tested_as_kernel_ridge():
     X, y = wave()
-    model = TwoStageGPRegressor.from_paper(selection="misspecification", random_state=0).fit(X, y)
+    model = TwoStageGPRegressor.from_paper(selection="misspecification", **FEW).fit(X, y)
     assert model.search_.mean.model == "krr"
     assert model.search_.variance.model == "gp"
     assert set(model.search_.mean.table.index) == {"rbf", "laplacian"}
@@ -62,8 +59,8 @@ def test_a_given_penalty_is_tested_as_kernel_ridge():
 
 def test_the_size_of_residuals_does_not_matter_to_the_choice():
     X, y = wave()
-    first = TwoStageGPRegressor.from_paper(random_state=0).fit(X, y).search_
-    again = TwoStageGPRegressor.from_paper(random_state=0).fit(X, 1e-3 * y).search_
+    first = TwoStageGPRegressor.from_paper(**FEW).fit(X, y).search_
+    again = TwoStageGPRegressor.from_paper(**FEW).fit(X, 1e-3 * y).search_
     np.testing.assert_allclose(
         first.variance.table["p_hat"], again.variance.table["p_hat"], atol=0.02
     )
@@ -71,7 +68,7 @@ def test_the_size_of_residuals_does_not_matter_to_the_choice():
 
 def test_held_out_selection_has_no_ratio_test():
     X, y = wave()
-    model = TwoStageGPRegressor(kernels=("rbf", "matern12"), random_state=0).fit(X, y)
+    model = TwoStageGPRegressor(kernels=("rbf", "matern12"), **FEW).fit(X, y)
     assert model.search_.mean is None
     assert model.search_.variance is None
     assert {"mean", "variance"} == set(model.search_.table["stage"])
@@ -81,7 +78,7 @@ def test_the_record_is_drawn_for_either_way_of_choosing():
     X, y = wave()
     for selection in ("loo", "misspecification"):
         model = TwoStageGPRegressor(
-            kernels=("rbf", "matern12"), mean="search", selection=selection, random_state=0
+            kernels=("rbf", "matern12"), mean="search", selection=selection, **FEW
         ).fit(X, y)
         axes = model.search_.plot()
         assert len(axes) == 2
@@ -92,7 +89,7 @@ def test_kernels_of_a_user_are_searched():
     X, y = wave()
     kernels = ("rbf", gpytorch.kernels.RBFKernel() + gpytorch.kernels.LinearKernel())
     model = TwoStageGPRegressor(
-        kernels=kernels, ard=False, mean="search", selection="misspecification", random_state=0
+        kernels=kernels, ard=False, mean="search", selection="misspecification", **FEW
     ).fit(X, y)
     assert len(model.search_.mean.table) == 2
     assert np.isfinite(model.predict(X)).all()
@@ -100,7 +97,7 @@ def test_kernels_of_a_user_are_searched():
 
 def test_too_few_rows_for_a_test_fall_back_to_held_out_error():
     X, y = wave(n=8)
-    model = TwoStageGPRegressor.from_paper(selection="misspecification", random_state=0).fit(X, y)
+    model = TwoStageGPRegressor.from_paper(selection="misspecification", **FEW).fit(X, y)
     assert model.search_.mean is None
     assert model.search_.variance is None
     assert np.isfinite(model.predict(X)).all()
@@ -110,15 +107,15 @@ def test_weights_count_as_repeated_rows_in_the_search():
     X, y = wave(n=40)
     weight = np.r_[np.full(10, 2.0), np.ones(30)]
     repeated = np.r_[np.arange(40), np.arange(10)]
-    a = TwoStageGPRegressor.from_paper(random_state=0).fit(X, y, sample_weight=weight)
-    b = TwoStageGPRegressor.from_paper(random_state=0).fit(X[repeated], y[repeated])
+    a = TwoStageGPRegressor.from_paper(**FEW).fit(X, y, sample_weight=weight)
+    b = TwoStageGPRegressor.from_paper(**FEW).fit(X[repeated], y[repeated])
     assert a.search_.variance.table["p_hat"].equals(b.search_.variance.table["p_hat"])
     np.testing.assert_allclose(a.predict(X), b.predict(X), atol=1e-8)
 
 
 def test_the_single_stage_search_of_table_1():
     X, y = wave()
-    model = ExactGPRegressor.from_paper(table=1, random_state=0).fit(X, y)
+    model = ExactGPRegressor.from_paper(table=1, **FEW).fit(X, y)
     assert model.search_.mean.best_label == model.gp_.kernel.label
     assert clone(model).get_params()["selection"] == "misspecification"
     with pytest.raises(InputError, match="selection='loo'"):
@@ -133,10 +130,8 @@ def test_an_unknown_selection_is_named(selection):
 
 def test_a_search_is_reproducible():
     X, y = wave()
-    tables = [
-        TwoStageGPRegressor.from_paper(random_state=3).fit(X, y).search_.variance.table["p_hat"]
-        for _ in range(2)
-    ]
+    models = [TwoStageGPRegressor.from_paper(**FEW).fit(X, y) for _ in range(2)]
+    tables = [model.search_.variance.table["p_hat"] for model in models]
     assert tables[0].equals(tables[1])
 
 
@@ -153,8 +148,8 @@ def with_a_constant_column(n=60, seed=0):
 
 def fitted(estimator, kernel, X, y):
     if estimator is ExactGPRegressor:
-        return ExactGPRegressor(kernel=kernel, random_state=0).fit(X, y)
-    return TwoStageGPRegressor(mean=kernel, kernels=("rbf",), random_state=0).fit(X, y)
+        return ExactGPRegressor(kernel=kernel, **FEW).fit(X, y)
+    return TwoStageGPRegressor(mean=kernel, kernels=("rbf",), **FEW).fit(X, y)
 
 
 @pytest.mark.parametrize("estimator", [ExactGPRegressor, TwoStageGPRegressor])
@@ -186,7 +181,7 @@ def test_active_dims_of_a_variance_kernel_count_the_columns_of_the_users_table()
     X, y, new = with_a_constant_column()
     for ard in (False, "both"):
         models = [
-            TwoStageGPRegressor(mean="rbf", variance=kernel, ard=ard, random_state=0).fit(x, y)
+            TwoStageGPRegressor(mean="rbf", variance=kernel, ard=ard, **FEW).fit(x, y)
             for kernel, x in (
                 ([gpytorch.kernels.RBFKernel(active_dims=[2])], X),
                 ([gpytorch.kernels.RBFKernel(active_dims=[1])], X[:, 1:]),
@@ -223,6 +218,6 @@ def test_the_second_stage_is_searched_with_the_floor_of_its_fit(monkeypatch):
         "search_stage",
         lambda *args, **kw: seen.append(kw["noise_floor"]) or search_stage(*args, **kw),
     )
-    model = TwoStageGPRegressor.from_paper(noise_floor=1e-3, random_state=0).fit(*wave())
+    model = TwoStageGPRegressor.from_paper(noise_floor=1e-3, **FEW).fit(*wave())
     assert seen == [1e-3]
     assert model.search_.variance is not None

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -28,8 +29,8 @@ from twostagegp.distributed.rowless_model import (
 )
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.estimators.fitted import FittedRegression
-from twostagegp.runtime.dask_cluster import DEFAULT_DASK, DaskSettings, current_client
-from twostagegp.search.runners import searches_on
+from twostagegp.pipeline.settings import DEFAULTS, Settings
+from twostagegp.runtime.dask_cluster import DaskSettings, current_client
 
 __all__ = ["fit_distributed"]
 
@@ -42,7 +43,6 @@ def fit_distributed(
     groups: Any,
     sample_weight: Any,
     noise_var: Any,
-    settings: DaskSettings = DEFAULT_DASK,
 ) -> Any:
     """Fit an estimator to Dask collections; an error leaves it as it was.
 
@@ -54,9 +54,9 @@ def fit_distributed(
         estimator to rows in memory.
     X, y, groups, sample_weight, noise_var
         As in ``fit``; ``groups`` must be None.
-    settings : DaskSettings
     """
     begin = time.perf_counter()
+    settings: DaskSettings = _settings(estimator).dask
     local = _local_copy(estimator, groups)
     partitions, lengths = delayed_partitions(X, y, sample_weight, noise_var)
     client = current_client()
@@ -64,7 +64,7 @@ def fit_distributed(
     sample, rows = draw_sample(client, partitions, lengths, settings.sample_rows, seed)
     drawn = time.perf_counter()
     given = {"sample_weight": sample.weight, "noise_var": sample.noise_var}
-    with searches_on(client):
+    with _searches_on_workers(local, client):
         # A shard does not know the copies in other shards, so every copy counts as a measurement.
         fit_sample(local, sample.X, sample.y, **given, copies_are_one=False)
     fitted = time.perf_counter()
@@ -86,6 +86,23 @@ def fit_distributed(
     learned = {name: value for name, value in vars(local).items() if name not in parameters}
     vars(estimator).update(learned)
     return estimator
+
+
+def _settings(estimator: Any) -> Settings:
+    settings: Settings | None = getattr(estimator, "settings", None)
+    return DEFAULTS if settings is None else settings
+
+
+@contextmanager
+def _searches_on_workers(local: Any, client: Any) -> Iterator[None]:
+    """Let the kernel searches of a fit run on the workers of a client."""
+    if not hasattr(local, "settings"):  # an estimator without kernel search
+        yield
+        return
+    given, settings = local.settings, _settings(local)
+    local.settings = replace(settings, search=replace(settings.search, client=client))
+    yield
+    local.settings = given  # the model is sent to workers, which a client cannot be
 
 
 def _local_copy(estimator: Any, groups: Any) -> Any:

@@ -193,7 +193,8 @@ class ExactGPRegressor(BaseGPRegressor):
         m, d = len(data.rows), data.rows.X.shape[1]
         if m < 3 or d == 0 or data.constant_target:
             return SingleStageFit(None, [], constant_spread(data, self._floor))
-        blocked_rows = (DEFAULTS if self.settings is None else self.settings).method.blocked_rows
+        settings = DEFAULTS if self.settings is None else self.settings
+        blocked_rows = settings.method.blocked_rows
         X = data.rows.X
         groups = data.rows.group_sizes()
         factor_dtype = plan_factor(m, X.device, X.dtype, groups, blocked_rows)
@@ -205,7 +206,9 @@ class ExactGPRegressor(BaseGPRegressor):
         rng = np.random.default_rng(seed)
         search = None
         if self.selection == "misspecification":
-            search = search_stage(data.rows, kernels, "gp", rng, noise_floor=self._floor)
+            search = search_stage(
+                data.rows, kernels, "gp", rng, noise_floor=self._floor, settings=settings.search
+            )
             kernels = kernels if search is None else [search.best]
         candidates = [Candidate(kernel, objective) for kernel in kernels]
         # The paper's schedules know no prior.

@@ -11,15 +11,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from twostagegp.runtime.dask_cluster import DaskSettings
+from twostagegp.search.settings import SearchSettings
 from twostagegp.training.rounds import Schedule
 
 __all__ = [
     "DEFAULTS",
     "ClassSettings",
+    "DaskSettings",
     "LocalScaleSettings",
     "MeanSettings",
     "MethodSettings",
     "SampleSettings",
+    "SearchSettings",
     "Settings",
     "ShapeSettings",
     "VarianceSettings",
@@ -208,6 +212,10 @@ class Settings:
     local_scale: LocalScaleSettings = field(default_factory=LocalScaleSettings)
     shape: ShapeSettings = field(default_factory=ShapeSettings)
     classes: ClassSettings = field(default_factory=ClassSettings)
+    #: Kernel searches by the ratio test.
+    search: SearchSettings = field(default_factory=SearchSettings)
+    #: Fits to Dask collections.
+    dask: DaskSettings = field(default_factory=DaskSettings)
     #: Level of the intervals that ``calibration="scale"`` makes right on held-out rows.
     scale_level: float = 0.95
     #: Folds over which the local scale and the shapes are cross-fitted, by distinct rows.

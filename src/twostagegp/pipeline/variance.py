@@ -140,8 +140,14 @@ def fit_variance(
     kernels = method.variance_kernels(mean)
     search = None
     if options.variance_selection == "misspecification":
-        rng = method.variance_rng
-        search = search_stage(rows, kernels, "gp", rng, noise_floor=engine.noise_floor)
+        search = search_stage(
+            rows,
+            kernels,
+            "gp",
+            method.variance_rng,
+            noise_floor=engine.noise_floor,
+            settings=options.settings.search,
+        )
     kernels = kernels if search is None else [search.best]
     candidates = [Candidate(kernel, options.variance_objective) for kernel in kernels]
     alive = method.train_variance(engine, candidates, rows, R)

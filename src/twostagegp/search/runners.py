@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import partial
 from typing import Any, Protocol
 
@@ -24,12 +23,9 @@ from twostagegp.search.dask_runner import open_dask_runner
 from twostagegp.search.repetitions import Repeated, RepetitionOptions, Repetitions
 from twostagegp.training.batched import BatchFit
 
-__all__ = ["LocalRunner", "RepetitionRunner", "client_and_device", "open_runner", "searches_on"]
+__all__ = ["LocalRunner", "RepetitionRunner", "client_and_device", "open_runner"]
 
 Array = NDArray[np.float64]
-
-#: The client of the fit that is under way, for the searches inside it.
-_CLIENT: ContextVar[Any] = ContextVar("client", default=None)
 
 
 class RepetitionRunner(Protocol):
@@ -83,22 +79,11 @@ def open_runner(client: Any) -> Iterator[RepetitionRunner]:
     ...     type(runner).__name__
     'LocalRunner'
     """
-    client = _CLIENT.get() if client is None else client
     if client is None:
         yield LocalRunner()
         return
     with open_dask_runner(client) as runner:
         yield runner
-
-
-@contextmanager
-def searches_on(client: Any) -> Iterator[None]:
-    """Let searches inside use the workers of this client unless they are given another."""
-    token = _CLIENT.set(client)
-    try:
-        yield
-    finally:
-        _CLIENT.reset(token)
 
 
 def client_and_device(client: Any, device: str) -> tuple[Any, str]:

@@ -118,6 +118,7 @@ class _MeanBuilder:
             self.method.mean_rng,
             penalties=self.penalties() or PAPER_PENALTIES,
             noise_floor=self.method.engine.noise_floor,
+            settings=self.options.settings.search,
         )
         return kernels if self.search is None else [self.search.best]
 
