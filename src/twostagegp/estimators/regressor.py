@@ -75,8 +75,8 @@ class TwoStageGPRegressor(BaseGPRegressor):
         Engine. ``"exact"`` factorises the matrix of all rows; ``"neighbors"`` predicts from the
         nearest rows only, for ten thousand rows to millions; ``"vecchia"`` does the same with
         hyperparameters from Vecchia's likelihood, rows conditioned on nearest rows before them in
-        a random order; ``"svgp"`` is GPyTorch's sparse variational GP. ``"auto"`` chooses between
-        the first two by rows, memory and predicted time, and says why in
+        a random order; ``"svgp"`` is a sparse variational GP with inducing points. ``"auto"``
+        chooses between the first two by rows, memory and predicted time, and says why in
         ``fit_report_.method_reason``.
     kernels : sequence of str or GPyTorch kernels
         The dictionary that ``mean="stack"``, ``mean="search"`` and ``variance="search"`` use.
