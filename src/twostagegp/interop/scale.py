@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,9 +43,10 @@ class _RidgeModule(torch.nn.Module):
         self.kernel = exact_kernel(posterior.kernel, posterior.parameters[:-1]).to(device)
         self.register_buffer("Z", posterior.rows.X.double().to(device))
         self.register_buffer("alpha", posterior.alpha.double().to(device))
-        self.register_buffer("centre", torch.as_tensor(np.asarray(ridge._centre), device=device))
-        self.register_buffer("spread", torch.as_tensor(np.asarray(ridge._spread), device=device))
-        self.t_mean, self.t_spread = ridge._t_mean, ridge._t_spread
+        centre, spread = ridge.feature_scaling
+        self.register_buffer("centre", torch.as_tensor(centre, device=device))
+        self.register_buffer("spread", torch.as_tensor(spread, device=device))
+        self.t_mean, self.t_spread = ridge.target_scaling
 
     def forward(self, X: Tensor, derived: Tensor) -> Tensor:
         F = X

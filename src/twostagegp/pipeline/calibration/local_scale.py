@@ -285,6 +285,16 @@ class ScaleRidge:
         self.heldout[used] = self._t_mean + self._t_spread * left_out.numpy()
         self.posterior.drop_factor()
 
+    @property
+    def feature_scaling(self) -> tuple[Array, Array]:
+        """Mean and standard deviation of each feature; 0 and 1 if the features are the inputs."""
+        return np.asarray(self._centre), np.asarray(self._spread)
+
+    @property
+    def target_scaling(self) -> tuple[float, float]:
+        """Mean and standard deviation of the log z-squares."""
+        return self._t_mean, self._t_spread
+
     def _scaled(self, F: Array) -> Array:
         Z = (F - self._centre) / self._spread
         if self.on_inputs:
