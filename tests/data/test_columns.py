@@ -132,7 +132,7 @@ class TestKinds:
         np.testing.assert_array_equal(
             encoder.transform(pd.DataFrame({"c": values}))[:, 0], [1.0, 0.0, 2.0, 1.0]
         )
-        # A level of the order without training rows has its place.
+        # A level without training rows keeps its position in the order.
         larger = pd.DataFrame({"c": pd.Categorical(["XL"], ["XL"], ordered=True)})
         assert encoder.transform(larger)[0, 0] == 3.0
         text = message(encoder, pd.DataFrame({"c": ["XXL"]}))
@@ -224,7 +224,7 @@ class TestKinds:
         assert (Z == 1.0).all()
 
     @pytest.mark.parametrize("dtype", [object, float, "string", "category", "datetime64[ns]"])
-    def test_nothing_but_gaps(self, dtype):
+    def test_a_column_without_values(self, dtype):
         frame = pd.DataFrame({"c": pd.Series([None] * 4, dtype=dtype)})
         encoder = TableEncoder().fit(frame)
         assert encoder.names == ["c"]
@@ -246,7 +246,7 @@ class TestDates:
         expected = ["days", "year (sin)", "year (cos)", "week (sin)", "week (cos)"]
         assert names == [f"c: {part}" for part in expected]
         np.testing.assert_array_equal(Z[:, 0], np.arange(len(when)))
-        # The same day of the week is the same place; the year starts at angle 0.
+        # The same day of the week has the same phase; the year starts at angle 0.
         np.testing.assert_allclose(Z[7, 3:], Z[0, 3:], atol=1e-12)
         new_year = int(np.flatnonzero(when == "2021-01-01")[0])
         np.testing.assert_allclose(Z[new_year, 1:3], [0.0, 1.0], atol=1e-12)
@@ -280,10 +280,10 @@ class TestDates:
         with pytest.raises(InputError, match=r"column 'c' has no time zone.*tz_localize"):
             encoder.transform(pd.DataFrame({"c": when.tz_localize(None)}))
         naive = TableEncoder().fit(pd.DataFrame({"c": when.tz_localize(None)}))
-        with pytest.raises(InputError, match="column 'c' has a time zone, and had none"):
+        with pytest.raises(InputError, match="column 'c' has a time zone, but had none"):
             naive.transform(pd.DataFrame({"c": when}))
 
-    def test_days_pass_by_the_clock_of_the_world(self):
+    def test_elapsed_days_do_not_depend_on_daylight_saving(self):
         # The night in which clocks go forward has 23 hours.
         when = pd.to_datetime(["2024-03-30", "2024-03-31", "2024-04-01"]).tz_localize(
             "Europe/Paris"
@@ -302,12 +302,12 @@ class TestDates:
         assert std[1] > 5 * std[0]
 
     @pytest.mark.parametrize("value", ["2020-01-03", 5])
-    def test_text_and_numbers_are_no_dates(self, value):
+    def test_text_and_numbers_are_refused_as_dates(self, value):
         encoder = TableEncoder().fit(pd.DataFrame({"c": pd.date_range("2020", periods=5)}))
         with pytest.raises(InputError, match=rf"column 'c' held dates.*{value}.*to_datetime"):
             encoder.transform(pd.DataFrame({"c": pd.Series([value], dtype=object)}))
 
-    def test_objects_that_are_no_dates(self):
+    def test_objects_that_are_not_dates_are_refused(self):
         encoder = TableEncoder().fit(pd.DataFrame({"c": pd.date_range("2020", periods=5)}))
         with pytest.raises(InputError, match="column 'c' cannot be read as dates"):
             encoder.transform(pd.DataFrame({"c": pd.Series([(1, 2)], dtype=object)}))
@@ -417,7 +417,7 @@ class TestLevels:
         assert text.count("'teal'") == 1
         assert "column 'c' holds levels not seen in fit: 'teal', 'pink'" in text
         assert "none of the known levels" in text
-        # Named once: only what is new is worth another warning.
+        # A level is named once: only new levels give another warning.
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             encoder.transform(pd.DataFrame({"c": ["teal", "pink"]}))
@@ -425,7 +425,7 @@ class TestLevels:
         assert "'teal'" not in text
         assert "'mauve'" in text
 
-    def test_unseen_levels_join_the_pooled_ones(self):
+    def test_unseen_levels_are_encoded_as_pooled_ones(self):
         encoder = TableEncoder().fit(pd.DataFrame({"c": [*colors(), "rare"]}))
         new = pd.DataFrame({"c": ["teal", "rare", None]})
         assert "pooled" in message(encoder, new)
@@ -457,7 +457,7 @@ class TestLevels:
 
 
 class TestEncoder:
-    def test_there_and_back(self):
+    def test_decoding_inverts_encoding(self):
         frame = mixed()
         frame.loc[[3, 9], ["x", "color", "kind", "size", "when", "took"]] = None
         frame["flag"] = pd.array([True, None] * 30, dtype="boolean")
@@ -474,7 +474,7 @@ class TestEncoder:
         for name in ("when", "took"):
             assert back[name].isna().equals(frame[name].isna())
             assert (abs(back[name] - frame[name]).dropna() < pd.Timedelta("1ms")).all()
-        with pytest.raises(InputError, match="columns are wanted"):
+        with pytest.raises(InputError, match="columns are expected"):
             encoder.inverse_transform([[1.0]])
 
     def test_pooled_levels_come_back_as_other(self):
@@ -490,8 +490,8 @@ class TestEncoder:
         table = encoder.describe()
         assert list(table.index) == list(mixed().columns)
         assert table.loc["size", "kind"] == "ordered category"
-        assert "0 (S) to 2 (L)" in table.loc["size", "became"]
-        assert table.loc["color", "encoded"] == "color=blue, color=green, color=red"
+        assert "0 (S) to 2 (L)" in table.loc["size", "encoding"]
+        assert table.loc["color", "names"] == "color=blue, color=green, color=red"
         assert [line.split(":")[0] for line in encoder.lines()] == [
             "color", "kind", "size", "smoker", "when", "took",
         ]  # fmt: skip
@@ -523,7 +523,7 @@ class TestEncoder:
         with pytest.raises(InputError, match="called 'color=red'"):
             TableEncoder().fit(frame.rename(columns={"x": "color=red"}))
 
-    def test_numbers_stay_numbers(self):
+    def test_numbers_are_not_changed(self):
         encoder = TableEncoder().fit(mixed()[["x", "smoker"]])
         for name, value in (("x", "tall"), ("smoker", "yes")):
             new = mixed()[["x", "smoker"]].astype(object)
@@ -749,7 +749,7 @@ fuzz = settings(
 
 @fuzz
 @given(frames())
-def test_there_and_back_and_there_again(frame):
+def test_encoding_decoded_values_gives_the_same_numbers(frame):
     encoder = TableEncoder(min_rows=1).fit(frame)
     Z = encoder.transform(frame)
     assert np.isfinite(Z).all()
@@ -761,7 +761,7 @@ def test_there_and_back_and_there_again(frame):
 
 @settings(fuzz, max_examples=25)
 @given(frames())
-def test_models_survive_any_small_frame(frame):
+def test_models_can_be_fitted_to_any_small_frame(frame):
     y = np.arange(len(frame)) % 2
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TwoStageGPWarning)

@@ -1,4 +1,4 @@
-"""Merging repeated rows: nothing is lost, and neither order nor repeats versus weights matter."""
+"""Merging repeated rows: no information is lost, and order, repeats and weights are equivalent."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def test_distinct_rows_are_sorted_and_kept():
     np.testing.assert_array_equal(merged.q, 0.0)
 
 
-def test_the_way_back_restores_the_table():
+def test_merged_rows_and_deviations_restore_the_table():
     X, y, rng = table(0)
     merged = merge_rows(X, y, rng.uniform(0.2, 3.0, size=len(y)))
     np.testing.assert_array_equal(merged.X[merged.inverse], X)
@@ -61,7 +61,7 @@ def test_mean_and_sum_of_squares_are_weighted():
 
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 2**16))
-def test_the_order_of_the_table_does_not_matter_to_the_last_bit(seed):
+def test_merging_does_not_depend_on_the_order_of_the_table_to_the_last_bit(seed):
     X, y, rng = table(seed)
     weight, extra = rng.integers(1, 5, size=len(y)) * 1.0, rng.integers(0, 2, size=len(y)) / 3.0
     groups = rng.integers(0, 2, size=len(y))
@@ -74,7 +74,7 @@ def test_the_order_of_the_table_does_not_matter_to_the_last_bit(seed):
 
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 2**16))
-def test_a_weight_is_so_many_repeats_to_the_last_bit(seed):
+def test_a_weight_equals_so_many_repeats_to_the_last_bit(seed):
     X, y, rng = table(seed)
     weight = rng.integers(1, 9, size=len(y))
     assert_identical(
@@ -88,17 +88,17 @@ def test_minus_zero_is_zero():
     np.testing.assert_array_equal(merged.c, [2.0])
 
 
-def test_nearly_equal_rows_stay_apart():
+def test_nearly_equal_rows_are_not_merged():
     assert len(merge_rows(np.array([[1.0], [np.nextafter(1.0, 2.0)]]), np.zeros(2)).c) == 2
 
 
-def test_groups_keep_equal_rows_apart():
+def test_equal_rows_of_different_groups_are_not_merged():
     merged = merge_rows(np.zeros((3, 1)), np.arange(3.0), groups=np.array([4, 1, 4]))
     np.testing.assert_array_equal(merged.groups, [1, 4])
     np.testing.assert_array_equal(merged.c, [1.0, 2.0])
 
 
-def test_known_noise_keeps_equal_rows_apart():
+def test_equal_rows_of_different_known_noise_are_not_merged():
     merged = merge_rows(np.zeros((3, 1)), np.arange(3.0), extra=np.array([0.5, 0.1, 0.5]))
     np.testing.assert_array_equal(merged.extra, [0.1, 0.5])
     np.testing.assert_array_equal(merged.t, [1.0, 1.0])
@@ -152,7 +152,7 @@ def test_with_target_keeps_the_sum_of_squares_unless_told():
     assert rows.with_target(t, q).q is q
 
 
-def test_exact_copies_count_once_and_others_stay():
+def test_exact_copies_count_once_and_other_rows_keep_their_weight():
     one = torch.ones(6, dtype=torch.float64)
     c = torch.tensor([1.0, 2.0, 2.0, 0.5, 3.0, 3.0], dtype=torch.float64)
     q = torch.tensor([0.0, 0.0, 1e-3, 0.0, 2.9e-20, 3.1e-20], dtype=torch.float64)
@@ -217,6 +217,6 @@ def test_weights_of_distinct_rows_are_kept(weight):
     assert merged.q.tolist() == [0.0, 0.0]
 
 
-def test_without_known_noise_there_is_none():
+def test_known_noise_is_zero_if_it_is_not_given():
     X, y, _ = table(7)
     assert not merge_rows(X, y).extra.any()

@@ -41,7 +41,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, has_fit_para
 
 from twostagegp.data.checks import check_finite, check_groups
 from twostagegp.data.columns.encoder import TableEncoder
-from twostagegp.data.columns.tables import named_inputs, needs_rules, training_table
+from twostagegp.data.columns.tables import named_inputs, needs_encoding, training_table
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.estimators import shortcuts
 from twostagegp.estimators.validation import Where, at_least, check_parameters
@@ -146,7 +146,7 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
             check_consistent_length(table, y)
             X = X if isinstance(X, pd.DataFrame) else table
             with_gaps = isinstance(X, pd.DataFrame) and bool(X.isna().any(axis=None))
-            encode = needs_rules(X) or with_gaps
+            encode = needs_encoding(X) or with_gaps
             labels = check_groups(groups, len(y))
             rng = check_random_state(self.random_state)
             generator = np.random.default_rng(int(rng.randint(2**31 - 1)))
@@ -193,7 +193,7 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         check_is_fitted(self, "estimators_")
         named = hasattr(self, "feature_names_in_")
         if isinstance(X, pd.DataFrame):
-            if not needs_rules(X):  # shapes and names
+            if not needs_encoding(X):  # shapes and names
                 named_inputs(self, X, dtype=np.float64, ensure_all_finite=False)
                 return X if named else X.to_numpy(dtype=np.float64)
             return named_inputs(self, X, skip_check_array=True)

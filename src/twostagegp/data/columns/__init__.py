@@ -1,3 +1,3 @@
-"""Tables as people keep them: categories, booleans, text labels, dates and gaps as numbers."""
+"""Encode columns of any kind as numbers: categories, booleans, text labels, dates and gaps."""
 
 from twostagegp.data.columns.encoder import TableEncoder as TableEncoder

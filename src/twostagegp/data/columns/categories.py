@@ -1,9 +1,8 @@
-"""Columns without an order: categories and text labels, one 0/1 column a level.
+"""Rules for columns without an order: categories and text labels, one 0/1 column per level.
 
-No order is invented and the target is not looked at, so that held-out rows stay held out. Rare
-levels are pooled; in a column of very many levels the common ones have their own columns, and one
-more column has the share of training rows of the level, which tells the others apart by how usual
-they are.
+The target is not used, so that held-out rows stay held out. Rare levels share one column. If a
+column has very many levels, the common ones have columns of their own, and one more column holds
+the share of training rows of the level, which distinguishes the others by how common they are.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from twostagegp.data.columns.numbers import add_note, first_time, shown
+from twostagegp.data.columns.numbers import add_note, format_values, not_yet_reported
 
 __all__ = ["MISSING", "OTHER", "CategoryColumn"]
 
 Array = NDArray[np.float64]
 
-#: Names of what has no level of its own.
+#: Names of the columns of pooled rare levels and of missing values.
 OTHER, MISSING = "(other)", "(missing)"
 
 
 class CategoryColumn:
-    """One column of zeros and ones a level.
+    """A category or text label, which becomes one column of zeros and ones per level.
 
     Parameters
     ----------
@@ -33,9 +32,9 @@ class CategoryColumn:
     kind : str
         "category" or "text".
     max_levels : int
-        Levels with a column of their own.
+        Number of levels with a column of their own at most.
     min_rows : float
-        Rows that a level needs for one.
+        Number of rows that a level needs for a column of its own.
     """
 
     plain = False
@@ -46,7 +45,7 @@ class CategoryColumn:
         self.told: set[Any] = set()
 
     def fit(self, series: pd.Series, weight: Array) -> CategoryColumn:
-        """Learn the levels from the training rows."""
+        """Learn the levels from the training rows and return the rule."""
         codes, found = pd.factorize(series)
         counts = np.bincount(codes[codes >= 0], weight[codes >= 0], minlength=len(found))
         self.categorical = isinstance(series.dtype, pd.CategoricalDtype)
@@ -74,41 +73,42 @@ class CategoryColumn:
         return own + [f"{self.name}: frequency"] * self.frequency
 
     @property
-    def _places(self) -> dict[Any, int]:
-        """Which column is one, by level; pooled levels share one."""
+    def _column_of_level(self) -> dict[Any, int]:
+        """Number of the column of each level; pooled levels share one."""
         own = {level: k for k, level in enumerate(self.levels)}
         return own | dict.fromkeys(self.pooled, len(self.levels))
 
     def encode(self, series: pd.Series, notes: list[str] | None) -> Array:
-        """Zeros and ones, shape (n, len(names)).
+        """Return zeros and ones, shape (n, len(names)).
 
-        What is worth a warning goes to notes, once in the life of the rule.
+        Texts of warnings are appended to ``notes``, each once in the lifetime of the rule.
         """
         codes, found = pd.factorize(series)
-        places = self._places
-        stranger = len(self.levels) if self.pooled else -1
-        gap = len(self.levels) + bool(self.pooled) if self.missing else stranger
+        known = self._column_of_level
+        unknown = len(self.levels) if self.pooled else -1
+        gap = len(self.levels) + bool(self.pooled) if self.missing else unknown
         taken = "one of the pooled rare levels" if self.pooled else "none of the known levels"
-        unseen = first_time([level for level in found if level not in places], self.told, notes)
+        new = [level for level in found if level not in known]
+        unseen = not_yet_reported(new, self.told, notes)
         if unseen:
-            seen = f"levels not seen in fit: {shown(unseen)}"
+            seen = f"levels not seen in fit: {format_values(unseen)}"
             add_note(notes, f"column {self.name!r} holds {seen}; taken as {taken}")
         gaps = int((codes < 0).sum())
-        if gaps and not self.missing and first_time([None], self.told, notes):
-            seen = f"{gaps} missing value(s), and had none in fit"
+        if gaps and not self.missing and not_yet_reported([None], self.told, notes):
+            seen = f"{gaps} missing value(s) but had none in fit"
             add_note(notes, f"column {self.name!r} has {seen}; taken as {taken}")
-        # Code -1, a gap, is the last.
-        at = np.array([*(places.get(level, stranger) for level in found), gap], dtype=np.int64)
+        # The code of a missing value is -1: the last entry. -1 means a row of zeros.
+        column = np.array([*(known.get(level, unknown) for level in found), gap], dtype=np.int64)
         block = np.zeros((len(series), len(self.names)))
-        rows = np.flatnonzero(at[codes] >= 0)
-        block[rows, at[codes][rows]] = 1.0
+        rows = np.flatnonzero(column[codes] >= 0)
+        block[rows, column[codes][rows]] = 1.0
         if self.frequency:
             shares = [*(self.shares.get(level, 0.0) for level in found), self.missing_share]
             block[:, -1] = np.array(shares)[codes]
         return block
 
     def decode(self, numbers: Array) -> Any:
-        """The level whose column is largest; "(other)" for pooled ones, a gap for none."""
+        """Return the level with the largest number; "(other)" if pooled, missing if all are 0."""
         labels = [*self.levels, *[OTHER] * bool(self.pooled), *[None] * self.missing]
         ones = numbers[:, : len(labels)]
         values = np.full(len(numbers), None, dtype=object)
@@ -122,16 +122,17 @@ class CategoryColumn:
         return values
 
     def describe(self) -> str:
-        """What the column became."""
+        """Return a description of the encoding."""
         text = f"one 0/1 column for each of {len(self.levels)} level(s)"
         if self.pooled:
-            text += f", one for {len(self.pooled)} rare level(s) together ({shown(self.pooled, 3)})"
-        text += ", one for gaps" * self.missing
+            rare = format_values(self.pooled, 3)
+            text += f", one for {len(self.pooled)} rare level(s) together ({rare})"
+        text += ", one for missing values" * self.missing
         return text + ", and the share of training rows of the level" * self.frequency
 
 
 def _in_order(series: pd.Series, found: list[Any]) -> list[Any]:
-    """Levels that have rows, in the order of the categories, or of the alphabet."""
+    """Return the levels that have rows, in the order of the categories, or sorted."""
     if isinstance(series.dtype, pd.CategoricalDtype):
         with_rows = set(found)
         return [level for level in series.cat.categories if level in with_rows]

@@ -1,4 +1,4 @@
-"""Which rule a column falls under, by its dtype and, for objects, by its values."""
+"""Choose the encoding rule of a column by its dtype and, for object columns, by its values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from twostagegp.data.columns.numbers import (
     NumberColumn,
     NumericColumn,
     OrderedColumn,
-    shown,
+    format_values,
 )
 from twostagegp.data.columns.times import DateColumn, DurationColumn
 from twostagegp.errors import InputError
@@ -25,7 +25,8 @@ __all__ = ["Column", "choose_column", "is_plain_dtype"]
 Array = NDArray[np.float64]
 Column = NumericColumn | CategoryColumn
 
-#: Text of more distinct values than this, and than half of its rows, is prose or an identifier.
+#: A text column with more distinct values than this, and than half of its rows, is taken for free
+#: text or an identifier.
 _TEXT_LEVELS = 10
 
 _NUMERIC: dict[str, type[NumericColumn]] = {
@@ -45,14 +46,14 @@ _NUMERIC: dict[str, type[NumericColumn]] = {
 
 
 def is_plain_dtype(dtype: Any) -> bool:
-    """Whether NumPy turns a column of this dtype into numbers without a rule of ours."""
+    """Return whether a column of this dtype holds plain numbers and needs no encoding."""
     return isinstance(dtype, np.dtype) and dtype.kind in "iufc"
 
 
 def choose_column(
     name: str, series: pd.Series, weight: Array, max_levels: int, min_rows: float
 ) -> Column:
-    """The fitted rule of one column; raises where there is none."""
+    """Return the fitted rule of one column; raise InputError if no rule applies."""
     dtype = series.dtype
     if series.isna().all():
         return EmptyColumn(name).fit(series, weight)
@@ -70,7 +71,7 @@ def choose_column(
 
 
 def _kind(series: pd.Series) -> str:
-    """The name that pandas has for what a column holds."""
+    """Return pandas' name of what a column holds."""
     dtype = series.dtype
     api = pd.api.types
     if isinstance(dtype, pd.PeriodDtype):
@@ -88,6 +89,7 @@ def _kind(series: pd.Series) -> str:
 
 
 def _refuse(name: str, series: pd.Series) -> None:
+    """Raise InputError for a column of mixed or unknown kind."""
     known = series.dropna()
     types: dict[str, Any] = {}
     for value in known:
@@ -105,12 +107,14 @@ def _refuse(name: str, series: pd.Series) -> None:
 
 
 def _refuse_prose(name: str, series: pd.Series) -> None:
-    """Raise for a text column whose values hardly ever repeat."""
+    """Raise InputError for a text column whose values rarely repeat."""
     known = series.dropna()
     levels = known.unique()
     if len(levels) <= max(_TEXT_LEVELS, len(known) // 2):
         return
-    seen = f"{len(levels)} distinct values in {len(known)} rows, such as {shown([levels[0]])}"
+    seen = (
+        f"{len(levels)} distinct values in {len(known)} rows, such as {format_values([levels[0]])}"
+    )
     for what, convert in (("numbers", pd.to_numeric), ("dates", _iso_dates)):
         try:
             convert(known)

@@ -1,4 +1,4 @@
-"""``TableEncoder``: a table of columns of any kind to numbers, and back."""
+"""``TableEncoder``: encode a table with columns of any kind as numbers, and decode it."""
 
 from __future__ import annotations
 
@@ -23,34 +23,35 @@ from twostagegp.data.checks import (
 from twostagegp.data.columns.choice import Column, choose_column
 from twostagegp.errors import InputError, TwoStageGPWarning
 
-__all__ = ["GAP_HINT", "TableEncoder", "refuse_equal_names", "stand_in"]
+__all__ = ["GAP_HINT", "TableEncoder", "array_of_shape", "refuse_equal_names"]
 
 Array = NDArray[np.float64]
 
-#: Ends the message about a gap wherever gaps are refused.
+#: The end of the error message about a missing value.
 GAP_HINT = "Or use missing='impute', which fills gaps with the training median and says so."
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):
-    """Columns of any kind to numbers by a written rule for each kind, and back.
+    """Encode columns as numbers by one documented rule per kind of column, and decode them.
 
-    Numbers stay as they are, booleans are 0 and 1, an ordered category is the place in its order, a
-    category or text label one 0/1 column a level, a duration days, a date days since the first one
-    and the cycles that the dates span. docs/tables.md has the rules in full. The target plays no
-    part. The estimators of this package use it by themselves and keep it as ``columns_``.
+    Numbers stay as they are. Booleans become 0 and 1, an ordered category its position in the
+    order, a category or text label one 0/1 column per level, a duration its days, and a date the
+    days since the first date and the cycles that the dates span. docs/tables.md has all rules. The
+    target is not used. The estimators of this package apply the encoder themselves and keep it as
+    ``columns_``.
 
     Parameters
     ----------
     missing : {"impute", "error"}
-        ``"impute"``: a gap in a column with an order becomes the training median, and an indicator
-        column is added where the training rows had gaps; in a category it is a level of its own.
-        ``"error"``: a gap is an error.
+        ``"impute"``: a missing value in a numeric column becomes the training median, and an
+        indicator column is added if the training rows had gaps; in a category it is a level of its
+        own. ``"error"``: a missing value is an error.
     max_levels : int
-        Levels of a category with a column of their own, the most common ones.
+        Number of levels of a category that get a column of their own, the most common ones.
     min_rows : int
-        Rows that a level needs for a column of its own; rarer levels are pooled.
+        Number of rows that a level needs for a column of its own; rarer levels share one column.
     min_share : float
-        Share of the rows that it needs besides.
+        Share of the rows that such a level needs in addition.
 
     Attributes
     ----------
@@ -91,14 +92,15 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         return tags
 
     def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> TableEncoder:
-        """Learn the rules from the training rows.
+        """Choose and fit the rule of each column.
 
         Parameters
         ----------
         X : data frame or array-like of shape (n, d)
         y : ignored
         sample_weight : array-like of shape (n,), optional
-            Counts of rows. Weights that sum to less than the number of rows are scaled up to it.
+            Counts of rows. Weights that sum to less than the number of rows are scaled so that
+            they sum to it.
         """
         check_choice("missing", self.missing, ("impute", "error"))
         check_count("max_levels", self.max_levels)
@@ -113,7 +115,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             weight = np.ones(len(frame))
         used = weight > 0.0
         if not used.any():
-            raise InputError("sample_weight is zero in every row; at least one must count.")
+            raise InputError("sample_weight is zero in every row; at least one must be positive.")
         if not used.all():
             frame, weight = frame.loc[used], weight[used]
         if weight.sum() < len(weight):
@@ -127,14 +129,14 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: Any) -> Array:
-        """Numbers without gaps, shape (n, columns of ``get_feature_names_out``)."""
+        """Return numbers without gaps, shape (n, columns of ``get_feature_names_out``)."""
         check_is_fitted(self, "rules_")
         return self.encode(self._frame(X, reset=False))
 
     def encode(self, frame: pd.DataFrame, quiet: bool = False) -> Array:
-        """The numbers of a table whose column names have been checked already.
+        """Return the numbers of a table whose column names have been checked already.
 
-        A level that is new is named in one warning, the first time that it is met.
+        Levels that ``fit`` has not seen are named in one warning, the first time that they occur.
         """
         self._refuse_gaps(frame, [rule.name for rule in self.rules_])
         notes: list[str] | None = None if quiet else []
@@ -147,11 +149,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         return Z
 
     def inverse_transform(self, X: ArrayLike) -> pd.DataFrame:
-        """The user's columns, in the user's units, from encoded numbers."""
+        """Return the user's columns, in the user's units, from encoded numbers."""
         check_is_fitted(self, "rules_")
         Z = np.asarray(X, dtype=np.float64)
         if Z.ndim != 2 or Z.shape[1] != len(self.names):
-            raise InputError(f"X has shape {Z.shape}; {len(self.names)} columns are wanted.")
+            raise InputError(f"X has shape {Z.shape}; {len(self.names)} columns are expected.")
         columns, begin = {}, 0
         for rule in self.rules_:
             end = begin + len(rule.names)
@@ -166,35 +168,35 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
     @property
     def plain(self) -> bool:
-        """Whether nothing happens to any column."""
+        """Whether every column stays as it is."""
         return all(rule.plain for rule in self.rules_)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        """Names of the encoded columns, such as ``color=red`` and ``date: year (sin)``."""
+        """Return the names of the encoded columns, for example ``date: year (sin)``."""
         check_is_fitted(self, "rules_")
         return np.array(self.names, dtype=object)
 
     def describe(self) -> pd.DataFrame:
-        """One row a column of the user's table: its kind, what it became, under which names."""
+        """Return a table with one row per column: its kind, its encoding, and the new names."""
         check_is_fitted(self, "rules_")
         rows = [(rule.kind, rule.describe(), ", ".join(rule.names)) for rule in self.rules_]
         index = pd.Index([rule.name for rule in self.rules_], name="column")
-        return pd.DataFrame(rows, columns=["kind", "became", "encoded"], index=index)
+        return pd.DataFrame(rows, columns=["kind", "encoding", "names"], index=index)
 
     def lines(self) -> list[str]:
-        """One line a column to which something happened."""
+        """Return one line per column that does not stay as it is."""
         return [
             f"{rule.name}: {rule.kind}, {rule.describe()}" for rule in self.rules_ if not rule.plain
         ]
 
     def sum_by_column(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Values by encoded name, such as ``relevance_``, summed for each of the user's columns."""
+        """Return values by encoded name, such as ``relevance_``, summed per column of the user."""
         return {rule.name: sum(values[name] for name in rule.names) for rule in self.rules_}
 
     def _frame(self, X: Any, reset: bool) -> pd.DataFrame:
         if isinstance(X, pd.DataFrame):
             refuse_equal_names(X.columns)
-            check_array(stand_in(X), ensure_all_finite=False, estimator=self, input_name="X")
+            check_array(array_of_shape(X), ensure_all_finite=False, estimator=self, input_name="X")
             validate_data(self, X, skip_check_array=True, reset=reset)
             return X
         array = validate_data(self, X, dtype=None, ensure_all_finite=False, reset=reset)
@@ -206,13 +208,13 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             check_finite(np.where(gaps, np.nan, 0.0), "X", names, GAP_HINT)
 
 
-def stand_in(frame: pd.DataFrame) -> Array:
-    """An array of the frame's shape, for checks of shapes."""
+def array_of_shape(frame: pd.DataFrame) -> Array:
+    """Return an array of zeros of the frame's shape that takes no memory, for shape checks."""
     return np.broadcast_to(np.float64(0.0), frame.shape)
 
 
 def refuse_equal_names(names: Iterable[Any]) -> None:
-    """Raise where two columns have, or would get, the same name."""
+    """Raise InputError if two columns have, or would get, the same name."""
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise InputError(

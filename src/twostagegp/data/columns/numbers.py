@@ -1,7 +1,8 @@
-"""Columns with an order: numbers, booleans and ordered categories; dates are in ``times.py``.
+"""Rules for columns with an order: numbers, booleans and ordered categories.
 
-Each becomes one or more numbers a row. A gap becomes the training median of each of these numbers,
-and where the training rows had gaps, one more column says so (1 for a gap, else 0).
+Dates and durations are in ``times.py``. A column becomes one or more numeric columns. A missing
+value becomes the training median of each of them; if the training rows had missing values, one more
+column indicates them (1 for a missing value, else 0).
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ __all__ = [
     "NumericColumn",
     "OrderedColumn",
     "add_note",
-    "first_time",
-    "shown",
+    "format_values",
+    "not_yet_reported",
     "weighted_median",
 ]
 
@@ -32,7 +33,7 @@ Array = NDArray[np.float64]
 
 
 def weighted_median(values: Array, weight: Array) -> float:
-    """Median of finite values that count ``weight`` times each; 0 where there are none.
+    """Return the weighted median of the finite values; 0 if there are none.
 
     Examples
     --------
@@ -55,30 +56,48 @@ def weighted_median(values: Array, weight: Array) -> float:
     return float(0.5 * values[order[low]] + 0.5 * values[order[high]])
 
 
-def shown(values: Sequence[Any], most: int = 5) -> str:
-    """The first few values, for a message."""
+def format_values(values: Sequence[Any], most: int = 5) -> str:
+    """Return the first few values as text for a message."""
     texts = [text if len(text) <= 40 else f"{text[:37]}...'" for text in map(repr, values[:most])]
     more = len(values) - most
     return ", ".join(texts) + (f" and {more} more" if more > 0 else "")
 
 
-def first_time(things: Sequence[Any], told: set[Any], notes: list[str] | None) -> list[Any]:
-    """Those of the things that have not been told yet; none where nobody takes notes."""
+def not_yet_reported(
+    values: Sequence[Any], reported: set[Any], notes: list[str] | None
+) -> list[Any]:
+    """Return the values that are not in ``reported`` and add them to it.
+
+    Returns an empty list, and changes nothing, if ``notes`` is None.
+    """
     if notes is None:
         return []
-    new = [thing for thing in things if thing not in told]
-    told.update(new)
+    new = [value for value in values if value not in reported]
+    reported.update(new)
     return new
 
 
 def add_note(notes: list[str] | None, text: str) -> None:
-    """Take a note, where notes are taken."""
+    """Append a text to ``notes`` unless it is None."""
     if notes is not None:
         notes.append(text)
 
 
 class NumericColumn:
-    """A column that becomes ``parts`` numbers a row, and perhaps an indicator of gaps."""
+    """A column that becomes numeric columns, and an indicator if the training rows had gaps.
+
+    Parameters
+    ----------
+    name : str
+        Name of the column.
+
+    Attributes
+    ----------
+    fill : array of shape (parts,)
+        Values that replace missing ones: the training medians.
+    indicator : bool
+        Whether there is an indicator column.
+    """
 
     kind = "number"
 
@@ -88,34 +107,34 @@ class NumericColumn:
         self.indicator = False
         self.told: set[Any] = set()
 
-    # --- what a kind of column says about itself --------------------------------------------------
+    # --- methods that subclasses override ---------------------------------------------------------
 
     @property
     def parts(self) -> list[str]:
-        """Names of the numbers, without the indicator."""
+        """Names of the numeric columns without the indicator."""
         return [self.name]
 
     def learn(self, series: pd.Series) -> None:
-        """Whatever the numbers depend on, from the training rows."""
+        """Learn from the training rows what ``raw`` needs."""
 
     def raw(self, series: pd.Series, notes: list[str] | None) -> Array:
-        """The numbers, shape (n, parts), NaN where there is a gap."""
+        """Return the numbers, shape (n, parts), NaN for missing values."""
         return _as_numbers(series, self.name)[:, None]
 
     def restored(self, values: Array) -> Any:
-        """Values of the column from its numbers, NaN for gaps, shape (n, parts)."""
+        """Return values of the column from numbers of shape (n, parts), NaN for missing values."""
         return values[:, 0]
 
     @property
-    def became(self) -> str:
-        """What the column became, in words."""
+    def encoding(self) -> str:
+        """Description of the encoding."""
         return "as it is"
 
     # --- common to all ----------------------------------------------------------------------------
 
     @property
     def plain(self) -> bool:
-        """Whether this is a column of numbers that nothing happens to."""
+        """Whether this is a column of numbers that stays as it is."""
         return type(self) is NumberColumn and not self.indicator
 
     @property
@@ -124,7 +143,7 @@ class NumericColumn:
         return [*self.parts, f"{self.name} is missing"] if self.indicator else self.parts
 
     def fit(self, series: pd.Series, weight: Array) -> NumericColumn:
-        """Learn from the training rows."""
+        """Fit the rule to the training rows and return it."""
         self.learn(series)
         numbers = self.raw(series, None)
         self.indicator = bool(np.isnan(numbers).any())
@@ -132,9 +151,9 @@ class NumericColumn:
         return self
 
     def encode(self, series: pd.Series, notes: list[str] | None) -> Array:
-        """Numbers without gaps, shape (n, len(names)).
+        """Return numbers without gaps, shape (n, len(names)).
 
-        What is worth a warning goes to notes, once in the life of the rule.
+        Texts of warnings are appended to ``notes``, each once in the lifetime of the rule.
         """
         numbers = self.raw(series, notes)
         gaps = np.isnan(numbers[:, 0])
@@ -143,47 +162,47 @@ class NumericColumn:
         filled = np.where(np.isnan(numbers), self.fill, numbers)
         if self.indicator:
             return np.column_stack([filled, gaps])
-        if first_time(["a gap"], self.told, notes):
-            seen = f"{int(gaps.sum())} missing or unknown value(s), and had none in fit"
-            add_note(notes, f"column {self.name!r} has {seen}: the training median is taken")
+        if not_yet_reported(["a gap"], self.told, notes):
+            seen = f"{int(gaps.sum())} missing or unknown value(s) but had none in fit"
+            add_note(notes, f"column {self.name!r} has {seen}: the training median is used")
         return filled
 
     def decode(self, numbers: Array) -> Any:
-        """The user's values from the encoded ones."""
+        """Return the user's values from encoded ones."""
         values = np.array(numbers[:, : len(self.parts)], dtype=np.float64)
         if self.indicator:
             values[numbers[:, -1] > 0.5] = np.nan
         return self.restored(values)
 
     def describe(self) -> str:
-        """What the column became, gaps included."""
+        """Return a description of the encoding, including that of missing values."""
         if not self.indicator:
-            return self.became
+            return self.encoding
         middle = self.decode(np.append(self.fill, 0.0)[None])[0]
         middle = f"{middle:.4g}" if isinstance(middle, float) else middle
-        return f"{self.became}; gaps become the median, {middle}, and an indicator"
+        return f"{self.encoding}; gaps become the median, {middle}, and an indicator"
 
 
 class NumberColumn(NumericColumn):
-    """Numbers, as they are."""
+    """Numbers, which stay as they are."""
 
 
 class EmptyColumn(NumericColumn):
-    """Nothing but gaps in the training rows: a constant, whatever comes later."""
+    """A column without values in the training rows, which becomes a constant."""
 
     kind = "empty"
 
     def raw(self, series: pd.Series, notes: list[str] | None) -> Array:
-        """Zeros."""
+        """Return zeros."""
         return np.zeros((len(series), 1))
 
     def restored(self, values: Array) -> Any:
-        """Gaps."""
+        """Return missing values."""
         return np.full(len(values), np.nan)
 
     @property
-    def became(self) -> str:
-        """Nothing."""
+    def encoding(self) -> str:
+        """Description of the encoding."""
         return "every value is missing: not used"
 
 
@@ -193,44 +212,45 @@ class BooleanColumn(NumericColumn):
     kind = "boolean"
 
     def raw(self, series: pd.Series, notes: list[str] | None) -> Array:
-        """Zeros and ones."""
+        """Return zeros and ones, NaN for missing values."""
         return _as_numbers(series, self.name, "true or false")[:, None]
 
     def restored(self, values: Array) -> Any:
-        """True from one half on; pandas' nullable booleans where there are gaps."""
+        """Return true for numbers of at least 0.5; pandas' nullable booleans if some are NaN."""
         truth = pd.array(values[:, 0] >= 0.5, dtype="boolean")
         gaps = np.isnan(values[:, 0])
         truth[gaps] = pd.NA
         return truth if gaps.any() else truth.to_numpy(dtype=bool)
 
     @property
-    def became(self) -> str:
-        """Two numbers."""
+    def encoding(self) -> str:
+        """Description of the encoding."""
         return "0 for false, 1 for true"
 
 
 class OrderedColumn(NumericColumn):
-    """An ordered category: the place of its level in the order, from 0."""
+    """An ordered category, which becomes the position of its level in the order, from 0."""
 
     kind = "ordered category"
 
     def learn(self, series: pd.Series) -> None:
-        """The order, levels without a row included."""
+        """Learn the order, including levels without rows."""
         self.levels = list(series.cat.categories)
 
     def raw(self, series: pd.Series, notes: list[str] | None) -> Array:
-        """Places; a level that fit did not know counts as a gap."""
+        """Return positions; a level that is not in the order counts as missing."""
         codes, found = pd.factorize(series)
-        place = {level: float(k) for k, level in enumerate(self.levels)}
-        unknown = first_time([level for level in found if level not in place], self.told, notes)
+        position = {level: float(k) for k, level in enumerate(self.levels)}
+        new = [level for level in found if level not in position]
+        unknown = not_yet_reported(new, self.told, notes)
         if unknown:
-            seen = f"levels without a place in the order of fit: {shown(unknown)}"
-            add_note(notes, f"column {self.name!r} holds {seen}; they are taken as missing")
-        places = np.array([*(place.get(level, np.nan) for level in found), np.nan])
-        return places[codes][:, None]  # code -1, a gap, is the last
+            seen = f"levels that are not in the order of fit: {format_values(unknown)}"
+            add_note(notes, f"column {self.name!r} holds {seen}; they count as missing")
+        positions = np.array([*(position.get(level, np.nan) for level in found), np.nan])
+        return positions[codes][:, None]  # the code of a missing value is -1: the last entry
 
     def restored(self, values: Array) -> Any:
-        """The nearest level."""
+        """Return the nearest level."""
         gaps = np.isnan(values[:, 0])
         nearest = np.clip(np.rint(np.where(gaps, 0.0, values[:, 0])), 0, len(self.levels) - 1)
         codes = np.where(gaps, -1, nearest).astype(np.int64)
@@ -238,13 +258,14 @@ class OrderedColumn(NumericColumn):
         return pd.Categorical.from_codes(codes, dtype=levels)
 
     @property
-    def became(self) -> str:
-        """The range of places."""
+    def encoding(self) -> str:
+        """Description of the encoding."""
         last = len(self.levels) - 1
-        return f"its place in the order, 0 ({self.levels[0]}) to {last} ({self.levels[-1]})"
+        return f"its position in the order, 0 ({self.levels[0]}) to {last} ({self.levels[-1]})"
 
 
 def _as_numbers(series: pd.Series, name: str, what: str = "numbers") -> Array:
+    """Return a column as numbers, NaN for missing values."""
     dtype = series.dtype
     if pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype):
         with contextlib.suppress(ValueError, TypeError):  # categories of numbers
@@ -256,8 +277,8 @@ def _as_numbers(series: pd.Series, name: str, what: str = "numbers") -> Array:
     except (ValueError, TypeError) as error:
         row = next(row for row, value in enumerate(objects) if not _is_number(value))
         raise InputError(
-            f"column {name!r} held {what} in fit, and now {objects.iloc[row]!r} in row {row}; "
-            "convert it, or fit again."
+            f"column {name!r} held {what} in fit, but now holds {objects.iloc[row]!r} in row "
+            f"{row}; convert it, or fit again."
         ) from error
 
 

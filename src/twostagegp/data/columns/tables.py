@@ -1,8 +1,8 @@
-"""What an estimator does with the table that it is given: numbers in, whatever came in.
+"""Turn the table that an estimator is given into numbers.
 
-Arrays and frames of numbers without gaps go straight through, as they are. Everything else goes
-through a :class:`TableEncoder`, kept as ``columns_``; it is None for arrays, unless gaps are to be
-filled.
+Arrays and frames of numbers without gaps are used as they are. Other tables are encoded by a
+:class:`TableEncoder`, which the estimator keeps as ``columns_``. It is None for arrays, unless
+missing values are to be imputed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from sklearn.utils.validation import check_array, validate_data
 
 from twostagegp.data.checks import check_finite, seen_columns
 from twostagegp.data.columns.choice import is_plain_dtype
-from twostagegp.data.columns.encoder import GAP_HINT, TableEncoder, refuse_equal_names, stand_in
+from twostagegp.data.columns.encoder import (
+    GAP_HINT,
+    TableEncoder,
+    array_of_shape,
+    refuse_equal_names,
+)
 from twostagegp.errors import InputError
 
 __all__ = [
@@ -25,7 +30,7 @@ __all__ = [
     "encoded_names",
     "learn_columns",
     "named_inputs",
-    "needs_rules",
+    "needs_encoding",
     "new_inputs",
     "training_table",
 ]
@@ -37,23 +42,29 @@ MISSING = ("auto", "impute", "error")
 
 
 def training_table(estimator: Any, X: Any, y: Any, **options: Any) -> tuple[Any, Any]:
-    """Check X and y as scikit-learn does; a frame that needs rules comes back as it is."""
+    """Check X and y as scikit-learn does and return them.
+
+    A frame that must be encoded is returned unchanged.
+    """
     if isinstance(X, pd.DataFrame):
         refuse_equal_names(X.columns)
-    if not needs_rules(X):
+    if not needs_encoding(X):
         return validate_data(estimator, X, y, **options)
-    _, y = validate_data(estimator, stand_in(X), y, **options)
+    _, y = validate_data(estimator, array_of_shape(X), y, **options)
     validate_data(estimator, X, skip_check_array=True)  # names of the columns
     return X, y
 
 
 def learn_columns(estimator: Any, given: Any, X: Any, weight: Array | None) -> Array:
-    """Fit the rules, set ``columns_`` and return the numbers.
+    """Fit the encoder, set ``columns_`` and return the encoded table.
 
     Parameters
     ----------
-    given : the user's X
-    X : what ``training_table`` made of it
+    estimator : estimator
+    given : data frame or array-like
+        X as the user passed it.
+    X : data frame or array
+        X as :func:`training_table` returned it.
     weight : array of shape (n,), optional
     """
     framed = isinstance(given, pd.DataFrame)
@@ -66,7 +77,7 @@ def learn_columns(estimator: Any, given: Any, X: Any, weight: Array | None) -> A
     if isinstance(X, pd.DataFrame):
         estimator.columns_ = encoder.fit(X, sample_weight=weight)
         return encoder.encode(X, quiet=True)
-    # Numbers already: a frame around them has the names, and copies nothing.
+    # The frame adds the names and copies nothing.
     frame = pd.DataFrame(X, columns=given.columns if framed else None, copy=False)
     estimator.columns_ = encoder.fit(frame, sample_weight=weight)
     if not encoder.plain:
@@ -76,17 +87,17 @@ def learn_columns(estimator: Any, given: Any, X: Any, weight: Array | None) -> A
 
 
 def new_inputs(estimator: Any, X: Any) -> Array:
-    """The numbers of rows to predict, by the rules of the fit."""
+    """Return the encoded table of rows to predict, by the rules of the fit."""
     encoder: TableEncoder | None = estimator.columns_
     names = seen_columns(estimator)
-    if encoder is None or (encoder.plain and not needs_rules(X)):
+    if encoder is None or (encoder.plain and not needs_encoding(X)):
         X = named_inputs(estimator, X, dtype=np.float64, ensure_all_finite=False)
         if encoder is None or encoder.missing == "error" or not np.isnan(X).any():
             check_finite(X, "X", names, GAP_HINT)
             return X
         return encoder.encode(pd.DataFrame(X, copy=False))
     if isinstance(X, pd.DataFrame):
-        check_array(stand_in(X), ensure_all_finite=False, estimator=estimator, input_name="X")
+        check_array(array_of_shape(X), ensure_all_finite=False, estimator=estimator, input_name="X")
         frame = named_inputs(estimator, X, skip_check_array=True)
     else:
         array = named_inputs(estimator, X, dtype=None, ensure_all_finite=False)
@@ -95,18 +106,18 @@ def new_inputs(estimator: Any, X: Any) -> Array:
 
 
 def encoded_names(estimator: Any) -> list[str]:
-    """Names of the columns that the model sees."""
+    """Return the names of the encoded columns."""
     encoder: TableEncoder | None = estimator.columns_
     return seen_columns(estimator) if encoder is None else encoder.names
 
 
-def needs_rules(X: Any) -> bool:
-    """Whether X is a frame with a column that is not of numbers."""
+def needs_encoding(X: Any) -> bool:
+    """Return whether X is a data frame with a column that does not hold plain numbers."""
     return isinstance(X, pd.DataFrame) and not all(is_plain_dtype(dtype) for dtype in X.dtypes)
 
 
 def named_inputs(estimator: Any, X: Any, **options: Any) -> Any:
-    """Check X against the fit; where names differ, say which one may be meant."""
+    """Return X checked against the fit; if names differ, the error suggests similar ones."""
     if isinstance(X, pd.DataFrame):
         refuse_equal_names(X.columns)
     try:
@@ -125,11 +136,11 @@ def _name_hint(given: list[str], known: list[str]) -> str:
     absent = [name for name in known if name not in given]
     if not absent:
         return (
-            "The names are there, in another order: use X[model.feature_names_in_]."
+            "The names are the same in another order: use X[model.feature_names_in_]."
             if sorted(given) == sorted(known) and given != known
             else ""
         )
     unknown = [name for name in given if name not in known]
     pairs = [(name, difflib.get_close_matches(name, unknown, n=1, cutoff=0.6)) for name in absent]
     near = [f"{match[0]!r} for {name!r}" for name, match in pairs if match]
-    return f"Is it {', '.join(near)}?" if near else ""
+    return f"Did you mean {', '.join(near)}?" if near else ""

@@ -1,4 +1,4 @@
-"""Columns of dates and durations: days, and where on the cycles of year, week and day."""
+"""Rules for dates and durations: days, and the phase in the cycles of year, week and day."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ __all__ = ["CYCLES", "DateColumn", "DurationColumn"]
 Array = NDArray[np.float64]
 
 _DAY = pd.Timedelta(days=1)
-#: Periods of the cycles of a date, in days.
+#: Period of each cycle in days.
 CYCLES = {"year": 365.2425, "week": 7.0, "day": 1.0}
 
 
 class DurationColumn(NumericColumn):
-    """A length of time, in days."""
+    """A length of time, which becomes its days."""
 
     kind = "duration"
 
     @property
     def parts(self) -> list[str]:
-        """One number."""
+        """Name of the numeric column."""
         return [f"{self.name}: days"]
 
     def raw(self, series: pd.Series, notes: list[str] | None) -> Array:
-        """Days."""
+        """Return days, NaN for missing values."""
         if not pd.api.types.is_timedelta64_dtype(series.dtype):
             series = _converted(series, self.name, pd.to_timedelta, "durations")
         durations: Any = series
@@ -39,26 +39,26 @@ class DurationColumn(NumericColumn):
         return days[:, None]
 
     def restored(self, values: Array) -> Any:
-        """Durations."""
+        """Return durations."""
         return pd.to_timedelta(values[:, 0], unit="D")
 
     @property
-    def became(self) -> str:
-        """The unit."""
+    def encoding(self) -> str:
+        """Description of the encoding."""
         return "days"
 
 
 class DateColumn(NumericColumn):
-    """Days since the first training date, and where on the cycles of year, week and day.
+    """A date, which becomes the days since the first training date and the phase in cycles.
 
-    A cycle takes part where the training dates span at least one period of it and lie on more
-    than one place of it.
+    A cycle (year, week, day) is used if the training dates span at least one period of it and do
+    not all have the same phase.
     """
 
     kind = "date"
 
     def learn(self, series: pd.Series) -> None:
-        """First date, time zone and cycles."""
+        """Learn the first date, the time zone and the cycles."""
         dates = self._dates(series)
         self.zone = dates.dt.tz
         self.start, self.end = dates.min(), dates.max()
@@ -71,18 +71,18 @@ class DateColumn(NumericColumn):
 
     @property
     def parts(self) -> list[str]:
-        """Days, then a sine and a cosine a cycle."""
+        """Names of the numeric columns: days, then sine and cosine of each cycle."""
         waves = [f"{self.name}: {cycle} ({f})" for cycle in self.cycles for f in ("sin", "cos")]
         return [f"{self.name}: days", *waves]
 
     def raw(self, series: pd.Series, notes: list[str] | None) -> Array:
-        """Days elapsed by the clock of the world, cycles by that of the column's time zone."""
+        """Return elapsed days (in UTC) and cycles (in the local time of the column's zone)."""
         dates = self._dates(series)
         if (dates.dt.tz is None) != (self.zone is None):
             has, had = ("no", "one") if dates.dt.tz is None else ("a", "none")
             raise InputError(
-                f"column {self.name!r} has {has} time zone, and had {had} in fit; use "
-                "dt.tz_localize(...) to give it one, dt.tz_localize(None) to take it off."
+                f"column {self.name!r} has {has} time zone, but had {had} in fit; use "
+                "dt.tz_localize(...) to add one, or dt.tz_localize(None) to remove it."
             )
         if self.zone is not None:
             dates = dates.dt.tz_convert(self.zone)
@@ -93,12 +93,13 @@ class DateColumn(NumericColumn):
         return np.column_stack(numbers)
 
     def restored(self, values: Array) -> Any:
-        """Dates, from the days."""
-        return self.start + pd.to_timedelta(values[:, 0], unit="D")
+        """Return dates, from the days, to the microsecond."""
+        # Without rounding, a date may come back just before a change of the clock, an hour off.
+        return self.start + pd.to_timedelta(values[:, 0], unit="D").round("us")
 
     @property
-    def became(self) -> str:
-        """First date and cycles."""
+    def encoding(self) -> str:
+        """Description of the encoding."""
         cycles = f", sine and cosine of {', '.join(self.cycles)}" if self.cycles else ""
         return f"days since {self.start}{cycles}"
 
@@ -111,7 +112,7 @@ class DateColumn(NumericColumn):
 
 
 def _phase(dates: Any, cycle: str) -> Array:
-    """Place on a cycle, from 0 to 1, by the local clock."""
+    """Return the phase in a cycle, from 0 to 1, by local time."""
     clock = dates.dt
     midnight = clock.tz_localize(None).dt.normalize()
     of_day = (clock.tz_localize(None) - midnight) / _DAY
@@ -125,12 +126,12 @@ def _phase(dates: Any, cycle: str) -> Array:
 
 
 def _converted(series: pd.Series, name: str, convert: Any, what: str) -> Any:
-    """Objects as dates or durations; text is not read, for it can be read in more than one way."""
+    """Return objects as dates or durations; text is refused, because its format is ambiguous."""
     texts = [value for value in series if isinstance(value, str | int | float) and value == value]
     if texts:
         raise InputError(
-            f"column {name!r} held {what} in fit, and now {texts[0]!r}; convert it first, for "
-            f"example with pandas.{convert.__name__}."
+            f"column {name!r} held {what} in fit, but now holds {texts[0]!r}; convert it first, "
+            f"for example with pandas.{convert.__name__}."
         )
     try:
         return convert(series)
