@@ -18,7 +18,7 @@ NAMES = ("log_loss", "brier", "ece", "risk_coverage", "evaluate_classification")
 
 
 def table(n=80, n_classes=3, seed=0, digits=None):
-    """Labels 0, 1, …, each at least once, and probabilities that know something of them."""
+    """Labels 0, 1, …, each at least once, and probabilities correlated with them."""
     rng = np.random.default_rng(seed)
     y = np.concatenate([np.arange(n_classes), rng.integers(n_classes, size=n - n_classes)])
     logits = rng.normal(size=(n, n_classes)) + 1.5 * (y[:, None] == np.arange(n_classes))
@@ -40,12 +40,12 @@ def tables(draw):
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 7])
-def test_log_loss_is_scikit_learns(n_classes):
+def test_log_loss_equals_that_of_scikit_learn(n_classes):
     y, proba = table(n_classes=n_classes)
     assert metrics.log_loss(y, proba) == pytest.approx(sklearn.metrics.log_loss(y, proba))
 
 
-def test_log_loss_of_labels_that_are_not_in_y():
+def test_log_loss_accepts_classes_that_are_not_in_y():
     y, proba = table()
     some = y != 1
     expected = sklearn.metrics.log_loss(y[some], proba[some], labels=[0, 1, 2])
@@ -60,20 +60,20 @@ def test_log_loss_has_a_floor():
 
 
 @pytest.mark.parametrize("n_classes", [2, 5])
-def test_equal_probabilities_score_the_log_of_their_number(n_classes):
+def test_equal_probabilities_score_the_log_of_the_number_of_classes(n_classes):
     y, proba = table(n_classes=n_classes)
     proba[:] = 1 / n_classes
     assert metrics.log_loss(y, proba) == pytest.approx(np.log(n_classes))
     assert metrics.brier(y, proba) == pytest.approx(1 - 1 / n_classes)
 
 
-def test_brier_is_twice_scikit_learns_of_two_classes():
+def test_brier_of_two_classes_is_twice_that_of_scikit_learn():
     y, proba = table(n_classes=2)
     binary = sklearn.metrics.brier_score_loss(y, proba[:, 1])
     assert metrics.brier(y, proba) == pytest.approx(2 * binary)
 
 
-def test_brier_by_a_loop():
+def test_brier_equals_a_plain_loop():
     y, proba = table(n_classes=4)
     rows = [
         sum((p[k] - (label == k)) ** 2 for k in range(4)) for label, p in zip(y, proba, strict=True)
@@ -150,7 +150,7 @@ def test_ece_of_a_calibrated_model_is_small_and_of_a_sharper_one_is_not(strategy
     assert metrics.ece(y, sharper, strategy=strategy) > 0.1
 
 
-def test_ece_of_the_shares_of_the_classes_is_zero():
+def test_ece_of_the_class_frequencies_is_zero():
     assert metrics.ece([0, 0, 0, 1], [[0.75, 0.25]] * 4) == 0.0
 
 
@@ -161,7 +161,7 @@ def risk_in_order(wrong):
     return np.cumsum(wrong) / np.arange(1, len(wrong) + 1)
 
 
-def test_risk_coverage_without_ties_by_sorting():
+def test_risk_coverage_without_ties_equals_sorting():
     y, proba = table()
     wrong = proba.argmax(axis=1) != y
     curve = metrics.risk_coverage(y, proba)
@@ -172,7 +172,7 @@ def test_risk_coverage_without_ties_by_sorting():
     assert curve.excess == pytest.approx(expected.mean() - risk_in_order(np.sort(wrong)).mean())
 
 
-def test_ties_are_the_mean_over_every_order():
+def test_tied_rows_are_averaged_over_every_order():
     wrong = np.array([0, 1, 1, 0, 1, 0], dtype=bool)
     certainty = np.array([2.0, 2.0, 1.0, 1.0, 1.0, 0.0])
     curves = [
@@ -186,7 +186,7 @@ def test_ties_are_the_mean_over_every_order():
     assert curve.area == pytest.approx(np.mean(curves))
 
 
-def test_ties_are_the_mean_over_many_random_orders():
+def test_tied_rows_are_averaged_over_many_random_orders():
     y, proba = table(200, 3, seed=4, digits=1)
     certainty = np.round(proba.max(axis=1), 1)
     wrong = proba.argmax(axis=1) != y
@@ -209,7 +209,7 @@ def test_a_constant_certainty_has_a_constant_risk():
     assert curve.area == pytest.approx(rate)
 
 
-def test_a_certainty_that_knows_the_errors_has_no_excess():
+def test_excess_is_zero_if_all_errors_are_least_certain():
     y, proba = table()
     right = proba.argmax(axis=1) == y
     best = metrics.risk_coverage(y, proba, right)
@@ -230,7 +230,7 @@ def test_only_the_order_of_the_certainty_counts(data, shift, scale):
 
 
 @given(data=tables())
-def test_bounds_of_the_curve(data):
+def test_the_curve_stays_within_its_bounds(data):
     y, proba = data
     curve = metrics.risk_coverage(y, proba)
     assert np.all((curve.risk >= 0.0) & (curve.risk <= 1.0))
@@ -238,7 +238,7 @@ def test_bounds_of_the_curve(data):
     assert curve.excess >= -1e-12
 
 
-def test_the_curve_is_frozen_and_short_in_print():
+def test_the_curve_is_frozen_and_its_repr_is_short():
     curve = metrics.risk_coverage(*table())
     with pytest.raises(FrozenInstanceError):
         curve.area = 0.0
@@ -271,7 +271,7 @@ def test_certainty_split_by_hand():
 
 
 @pytest.mark.parametrize("certain", [True, False])
-def test_the_accuracy_of_no_rows_is_nan(certain):
+def test_the_accuracy_of_an_empty_group_is_nan(certain):
     split = metrics.certainty_split([0, 1], [0, 0], [certain, certain])
     empty, full = split.accuracy_uncertain, split.accuracy_certain
     if not certain:
@@ -281,14 +281,14 @@ def test_the_accuracy_of_no_rows_is_nan(certain):
     assert split.share_certain == float(certain)
 
 
-def test_certain_may_be_any_kind_of_truth_value():
+def test_certain_accepts_booleans_and_zeros_and_ones():
     expected = metrics.certainty_split([0, 1], [0, 0], np.array([True, False]))
     for certain in ([1, 0], [1.0, 0.0], pd.Series([True, False], dtype="boolean")):
         assert metrics.certainty_split([0, 1], [0, 0], certain) == expected
 
 
 @given(data=tables())
-def test_both_groups_make_up_the_accuracy(data):
+def test_the_groups_average_to_the_overall_accuracy(data):
     y, proba = data
     predicted = proba.argmax(axis=1)
     certain = proba.max(axis=1) > np.median(proba.max(axis=1))
@@ -307,7 +307,7 @@ def test_both_groups_make_up_the_accuracy(data):
 # --- all at once ---------------------------------------------------------------------------------
 
 
-def test_evaluate_holds_every_score():
+def test_evaluate_returns_every_score():
     y, proba = table()
     certain = proba.max(axis=1) > 0.7
     predicted = proba.argmax(axis=1)
@@ -322,7 +322,7 @@ def test_evaluate_holds_every_score():
     assert scores == {}
 
 
-def test_perfect_predictions():
+def test_perfect_predictions_have_the_best_scores():
     y, _ = table()
     scores = metrics.evaluate_classification(y, np.eye(3)[y], certain=np.ones(80, dtype=bool))
     assert scores.pop("accuracy") == scores.pop("accuracy_certain") == 1.0
@@ -331,7 +331,7 @@ def test_perfect_predictions():
     assert metrics.risk_coverage(y, np.eye(3)[y]).excess == 0.0
 
 
-def test_worst_predictions():
+def test_wrong_certain_predictions_have_the_worst_scores():
     y, _ = table()
     scores = metrics.evaluate_classification(y, np.eye(3)[(y + 1) % 3])
     assert scores["accuracy"] == 0.0
@@ -386,7 +386,7 @@ def test_the_order_of_the_columns_does_not_matter(data, seed):
     assert after == pytest.approx(before)
 
 
-def test_any_container_and_kind_of_label_will_do():
+def test_labels_may_have_any_container_and_type():
     y, proba = table(n_classes=2)
     expected = metrics.evaluate_classification(y, proba)
     words = np.array(["no", "yes"])
@@ -415,12 +415,12 @@ def test_rounded_probabilities_are_accepted(dtype):
     assert metrics.log_loss([0], above, [0, 1]) == metrics.brier([0], above, [0, 1]) == 0.0
 
 
-def test_one_class_is_no_error():
+def test_a_single_class_is_accepted():
     scores = metrics.evaluate_classification(["a", "a"], [[1.0], [1.0]])
     assert scores == {"accuracy": 1.0, "log_loss": 0.0, "brier": 0.0, "ece": 0.0, "aurc": 0.0}
 
 
-def test_the_input_is_left_alone():
+def test_the_input_is_not_modified():
     y, proba = table()
     y_before, before = y.copy(), proba.copy()
     metrics.evaluate_classification(y, proba, [0, 1, 2], y == 0)

@@ -21,7 +21,7 @@ def gaussian():
     return y, mean, std
 
 
-def test_all_is_what_the_module_offers():
+def test_all_lists_the_public_functions():
     assert sorted(metrics.__all__) == metrics.__all__
     assert all(callable(getattr(metrics, name)) for name in metrics.__all__)
 
@@ -29,16 +29,16 @@ def test_all_is_what_the_module_offers():
 # --- mean and density ----------------------------------------------------------------------------
 
 
-def test_rmse_by_hand():
+def test_rmse_equals_a_hand_calculation():
     assert metrics.rmse([1.0, 2.0, 4.0], [1.0, 0.0, 3.0]) == pytest.approx(np.sqrt(5 / 3))
 
 
-def test_nlpd_is_scipys_mean_log_density(gaussian):
+def test_nlpd_equals_the_mean_log_density_of_scipy(gaussian):
     y, mean, std = gaussian
     assert metrics.nlpd(y, mean, std) == pytest.approx(-stats.norm(mean, std).logpdf(y).mean())
 
 
-def test_joint_nll_is_scipys_multivariate_normal():
+def test_joint_nll_equals_the_multivariate_normal_of_scipy():
     rng = np.random.default_rng(1)
     A = rng.normal(size=(6, 6))
     cov = A @ A.T + np.eye(6)
@@ -47,13 +47,13 @@ def test_joint_nll_is_scipys_multivariate_normal():
     assert metrics.joint_nll(y, mean, cov) == pytest.approx(expected)
 
 
-def test_joint_nll_of_a_diagonal_is_nlpd(gaussian):
+def test_joint_nll_of_a_diagonal_covariance_is_nlpd(gaussian):
     y, mean, std = gaussian
     assert metrics.joint_nll(y, mean, np.diag(std**2)) == pytest.approx(metrics.nlpd(y, mean, std))
 
 
 @given(scale=st.floats(1e-3, 1e3), shift=st.floats(-100, 100))
-def test_units_change_the_scores_as_they_should(scale, shift):
+def test_scores_follow_a_change_of_units(scale, shift):
     rng = np.random.default_rng(2)
     y, mean, std = rng.normal(size=40), rng.normal(size=40), rng.uniform(0.5, 2.0, size=40)
     before = metrics.evaluate(y, mean, std, y_train=y)
@@ -78,14 +78,14 @@ def test_qice_counts_bins_between_predicted_quantiles(gaussian):
     assert metrics.qice(y, mean, std) == pytest.approx(expected)
 
 
-def test_qice_from_pit_is_the_same(gaussian):
+def test_qice_from_pit_equals_qice_from_mean_and_std(gaussian):
     y, mean, std = gaussian
     pit = stats.norm(mean, std).cdf(y)
     assert metrics.qice(pit=pit) == pytest.approx(metrics.qice(y, mean, std))
     assert metrics.qice(y, pit=pit) == metrics.qice(pit=pit)
 
 
-def test_qice_extremes():
+def test_qice_has_its_extremes_at_uniform_and_constant_pit():
     assert metrics.qice(pit=(np.arange(100) + 0.5) / 100) == pytest.approx(0.0)
     assert metrics.qice(pit=np.full(7, 0.05)) == pytest.approx(18.0)
     assert metrics.qice(pit=[0.0, 1.0], n_bins=2) == 0.0  # both ends belong to a bin
@@ -152,7 +152,7 @@ def test_coverage_and_width_of_gaussian_intervals(gaussian):
     assert metrics.interval_width(y, mean, std, 0.8) == pytest.approx(np.mean(upper - lower))
 
 
-def test_given_intervals_are_the_same_as_gaussian_ones(gaussian):
+def test_given_intervals_score_like_the_equal_gaussian_intervals(gaussian):
     y, mean, std = gaussian
     interval = np.column_stack(stats.norm(mean, std).interval(0.95))
     assert metrics.coverage(y, interval=interval) == metrics.coverage(y, mean, std)
@@ -170,7 +170,7 @@ def test_an_end_belongs_to_the_interval_and_may_be_infinite():
 
 
 @pytest.mark.parametrize(("y", "mean", "std"), [(0.3, -1.0, 0.7), (5.0, 0.0, 1.0), (0.0, 0.0, 2.0)])
-def test_crps_is_the_integral(y, mean, std):
+def test_crps_equals_the_integral_that_defines_it(y, mean, std):
     F = stats.norm(mean, std).cdf
     below, _ = integrate.quad(lambda t: F(t) ** 2, mean - 12 * std, y)
     above, _ = integrate.quad(lambda t: (1 - F(t)) ** 2, y, max(y, mean) + 12 * std)
@@ -200,13 +200,13 @@ def test_crps_from_quantiles_of_a_gaussian_is_its_crps(gaussian, spread):
     assert got == pytest.approx(2 * metrics.pinball(y, quantiles, levels))
 
 
-def test_crps_from_quantiles_by_hand():
+def test_crps_from_quantiles_equals_a_hand_calculation():
     # The median alone: twice half the absolute error; a point mass at any number of levels.
     assert metrics.crps_from_quantiles([3.0], [[1.0]], [0.5]) == 2.0
     assert metrics.crps_from_quantiles([3.0], np.ones((1, 4)), (np.arange(4) + 0.5) / 4) == 2.0
 
 
-def test_pinball_by_hand():
+def test_pinball_equals_a_hand_calculation():
     # y - q = 1 and -2: 0.9 * 1 at level 0.9, and (1 - 0.1) * 2 at level 0.1.
     assert metrics.pinball([1.0], [[3.0, 0.0]], [0.1, 0.9]) == pytest.approx((1.8 + 0.9) / 2)
 
@@ -220,7 +220,7 @@ def test_pinball_takes_one_level_as_a_number_and_is_least_at_the_quantile():
 # --- high and low certainty ----------------------------------------------------------------------
 
 
-def test_hc_and_lc_rmse_by_sorting(gaussian):
+def test_hc_and_lc_rmse_equal_sorting(gaussian):
     y, mean, std = gaussian
     squared = ((y - mean) ** 2)[np.argsort(std)]
     assert metrics.hc_rmse(y, mean, std, q=0.1) == pytest.approx(np.sqrt(squared[:6].mean()))
@@ -238,7 +238,7 @@ def test_a_constant_std_gives_the_plain_rmse(gaussian):
 # --- evaluate ------------------------------------------------------------------------------------
 
 
-def test_evaluate_holds_every_score(gaussian):
+def test_evaluate_returns_every_score(gaussian):
     y, mean, std = gaussian
     scores = metrics.evaluate(y, mean, std)
     direct = ("rmse", "nlpd", "crps", "qice", "coverage", "interval_width", "hc_rmse", "lc_rmse")
@@ -261,7 +261,7 @@ def test_standardized_nlpd_is_the_nlpd_of_the_standardised_target(gaussian):
     assert got == pytest.approx(expected)
 
 
-def test_results_are_plain_floats_whatever_comes_in(gaussian):
+def test_results_are_plain_floats_for_any_input_type(gaussian):
     y, mean, std = gaussian
     frame = pd.DataFrame({"y": y, "mean": mean, "std": std}).astype("float32")
     scores = metrics.evaluate(frame["y"], frame["mean"], list(frame["std"]))
@@ -332,7 +332,7 @@ def test_bad_calls_are_explained(call, message):
         call()
 
 
-# --- what is refused, and what is just allowed ---------------------------------------------------
+# --- limits of what is accepted -------------------------------------------------------------------
 
 
 def refused(of, *args, match, **options):
@@ -346,19 +346,19 @@ def test_asymmetry_is_relative_to_the_largest_entry():
     refused(metrics.joint_nll, [0.0, 0.0], [0.0, 0.0], C / 1e6 + [[0, 1e-3], [0, 0]], match="symm")
 
 
-def test_half_a_distribution_is_refused():
+def test_incomplete_or_contradictory_arguments_are_refused():
     refused(metrics.qice, [0.0], [0.0], match="y, mean and std")
     refused(metrics.qice, [0.0], std=[1.0], match="y, mean and std")
     refused(metrics.qice, pit=[0.5], std=[1.0], match="not both")
     refused(metrics.qice, pit=[0.5], mean=[1.0], match="not both")
     for of in (metrics.coverage, metrics.interval_width):
-        refused(of, [0.0], [0.0], match="mean and std are needed")
-        refused(of, [0.0], std=[1.0], match="mean and std are needed")
+        refused(of, [0.0], [0.0], match="give both mean and std")
+        refused(of, [0.0], std=[1.0], match="give both mean and std")
         refused(of, [0.0], [0.0], interval=[[0.0, 1.0]], match="not both")
         refused(of, [0.0], std=[1.0], interval=[[0.0, 1.0]], match="not both")
 
 
-def test_the_row_at_fault_is_named():
+def test_messages_name_the_invalid_row():
     refused(metrics.randomised_pit, [0.1, 0.5, 0.5], [0.2, 0.5, 0.4], match=r"lower\[2\] = 0.5 exc")
     refused(metrics.coverage, [0, 0, 0], interval=[[0, 1], [1, 1], [2, 1]], match=r"interval\[2\]")
     refused(metrics.nlpd, [0, 0, 0], [0, 0, 0], [1.0, 0.0, -1.0], match=r"std\[1\] = 0.0")
@@ -383,7 +383,7 @@ def test_levels_that_are_not_midpoints_are_refused():
     refused(metrics.crps_from_quantiles, [0.0], quantiles, levels + 5e-4, match="midpoints")
 
 
-def test_the_floor_of_no_bins_is_refused():
+def test_qice_floor_refuses_zero_bins():
     refused(metrics.qice_floor, 100, 0, match="n_bins")
 
 

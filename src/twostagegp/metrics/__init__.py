@@ -1,26 +1,26 @@
 r"""Scores of a predictive distribution.
 
-A regression model with uncertainty answers with a distribution for every row, so one number cannot
-judge it. Three questions are kept apart here:
+A regression model with uncertainty predicts a distribution for every row, so a single score cannot
+judge it. The scores answer three separate questions:
 
 - **Is the mean right?** :func:`rmse`.
-- **Is the distribution calibrated?** Does the stated share of the outcomes fall where the model
-  said? :func:`coverage` asks it of one interval, :func:`qice` of ten bins of equal predicted
-  probability. A finite test set gives a perfect model a QICE above zero; :func:`qice_floor` says
-  how much. Of a target with few levels, :func:`randomised_pit` makes something that both can judge.
+- **Is the distribution calibrated?** Do outcomes fall into predicted intervals as often as stated?
+  :func:`coverage` checks one interval, :func:`qice` checks ten bins of equal predicted probability.
+  On a finite test set even a perfect model has a QICE above zero; :func:`qice_floor` returns its
+  expected value. For a target with few distinct values, :func:`randomised_pit` returns values to
+  which both checks apply.
 - **Is it sharp as well?** Proper scores reward calibration and sharpness together: :func:`nlpd`,
-  :func:`crps` (of any distribution: :func:`crps_from_quantiles`) and :func:`pinball`.
-  :func:`interval_width` is sharpness alone, while :func:`hc_rmse` and :func:`lc_rmse` ask whether
-  the model knows *where* it is right.
+  :func:`crps` (for any distribution: :func:`crps_from_quantiles`) and :func:`pinball`.
+  :func:`interval_width` measures sharpness alone, while :func:`hc_rmse` and :func:`lc_rmse` measure
+  whether the rows with a small predicted std also have small errors.
 
-``y`` and ``mean`` are in the same units, ``std`` is the standard deviation of an observation, with
-the noise included. Every score takes array-likes of shape ``(n,)`` and returns a plain float; lower
+``y`` and ``mean`` are in the same units; ``std`` is the standard deviation of an observation, with
+the noise included. Every score takes array-likes of shape ``(n,)`` and returns a plain float. Lower
 is better unless the docstring says otherwise.
 
-Class probabilities have scores of their own, explained in
-:mod:`twostagegp.metrics.classification` and offered here too: :func:`log_loss`, :func:`brier`,
-:func:`ece`, :func:`risk_coverage`, :func:`certainty_split` and, for all of them at once,
-:func:`evaluate_classification`.
+The scores of class probabilities are explained in :mod:`twostagegp.metrics.classification` and can
+be imported from here too: :func:`log_loss`, :func:`brier`, :func:`ece`, :func:`risk_coverage`,
+:func:`certainty_split` and, for all of them at once, :func:`evaluate_classification`.
 """
 
 from twostagegp.metrics.classification import CertaintySplit as CertaintySplit

@@ -1,4 +1,4 @@
-"""Checks of the arguments that the scores of regression and of classification share."""
+"""Argument checks shared by the scores of regression and of classification."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = NDArray[np.float64]
 
 
 def finite_array(values: ArrayLike, name: str) -> Array:
-    """Return the values as float64 of any shape, none of them NaN or infinite.
+    """Return the values as a float64 array of any shape; raise if one is NaN or infinite.
 
     Examples
     --------
@@ -39,7 +39,7 @@ def finite_array(values: ArrayLike, name: str) -> Array:
 
 
 def finite_vector(values: ArrayLike, name: str) -> Array:
-    """Return the values as float64 of shape (n,), at least one, none of them NaN or infinite.
+    """Return the values as a finite float64 array of shape (n,); raise if it is empty.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def finite_vector(values: ArrayLike, name: str) -> Array:
 
 
 def check_same_length(y: NDArray[Any], other: NDArray[Any], name: str) -> None:
-    """Raise an :class:`InputError` unless both have as many rows.
+    """Raise an :class:`InputError` unless both arrays have the same number of rows.
 
     Examples
     --------
@@ -66,13 +66,13 @@ def check_same_length(y: NDArray[Any], other: NDArray[Any], name: str) -> None:
     ...
     twostagegp.errors.InputError: std has 2 rows, but y has 3
     """
-    # No broadcasting: (n,) against (1,) would silently score n pairs.
+    # Without this check, NumPy would broadcast shape (1,) against (n,) and score n pairs.
     if other.shape[0] != y.shape[0]:
         raise InputError(f"{name} has {other.shape[0]} rows, but y has {y.shape[0]}")
 
 
 def check_bins(n_bins: int) -> None:
-    """Raise an :class:`InputError` unless ``n_bins`` is a whole number, at least 2.
+    """Raise an :class:`InputError` unless ``n_bins`` is an integer of at least 2.
 
     Examples
     --------
@@ -82,6 +82,6 @@ def check_bins(n_bins: int) -> None:
     twostagegp.errors.InputError: n_bins must be at least 2, got 1
     """
     if not isinstance(n_bins, Integral):
-        raise InputError(f"n_bins must be a whole number, got {n_bins!r}")
+        raise InputError(f"n_bins must be an integer, got {n_bins!r}")
     if n_bins < 2:
         raise InputError(f"n_bins must be at least 2, got {n_bins}")

@@ -1,21 +1,22 @@
-r"""Scores of class probabilities, offered by :mod:`twostagegp.metrics`.
+r"""Scores of class probabilities, also available from :mod:`twostagegp.metrics`.
 
-A classifier with uncertainty answers with a probability for every class. Three questions are kept
-apart here, as they are for regression:
+A classifier with uncertainty predicts a probability for every class. As for regression, the scores
+answer three separate questions:
 
 - **Are the probabilities right?** Proper scores reward calibration and sharpness together:
   :func:`log_loss` and :func:`brier`.
 - **Is the confidence calibrated?** Of the predictions made with confidence 0.8, are four in five
   right? :func:`ece`.
-- **Does the model know where it is right?** :func:`risk_coverage` lets it abstain on the rows of
-  which it is least certain, and :func:`certainty_split` compares the rows that it calls certain
-  with the others.
+- **Are the certain predictions the correct ones?** :func:`risk_coverage` leaves out the least
+  certain rows, more and more of them, and :func:`certainty_split` compares the rows that the model
+  calls certain with the others.
 
-All take the arguments alike. ``y`` has shape (n,) and holds labels: numbers, strings or truth
-values. ``proba`` has shape (n, K), with rows that sum to 1. ``classes`` has the K labels in the
-order of the columns, as ``model.classes_`` does; without it they are the labels in ``y``, sorted,
-and then each class must occur. The predicted class has the largest probability, the first one of
-several. Lower is better unless the docstring says otherwise.
+All scores take the same arguments. ``y`` has shape (n,) and holds labels: numbers, strings or
+booleans. ``proba`` has shape (n, K), with rows that sum to 1. ``classes`` has the K labels in the
+order of the columns, as in ``model.classes_``. If it is omitted, the classes are the sorted labels
+of ``y``, in which each class must then occur. The predicted class is the one with the largest
+probability, and the first of them in case of a tie. Lower is better unless the docstring says
+otherwise.
 """
 
 from __future__ import annotations
@@ -47,24 +48,24 @@ Array = NDArray[np.float64]
 Codes = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 
-#: Smallest probability that the log loss sees: no row costs more than 36 nats.
+#: Smallest probability of which the log loss takes a logarithm: no row costs more than 36 nats.
 _FLOOR = float(np.finfo(np.float64).eps)
-#: How far outside 0 and 1 rounding may take a probability; it is clipped.
+#: Largest rounding error by which a probability may lie outside [0, 1]; it is then clipped.
 _ROUNDING = 1e-6
-#: How far from 1 the sum of a row may be: half precision rounds each probability by 5e-4 of it.
+#: Largest deviation of a row's sum from 1: half precision has a relative error of up to 5e-4.
 _SUM_ROUNDING = 1e-3
-#: Labels that a message lists.
+#: Largest number of labels listed in a message.
 _LISTED = 10
 
 
 def log_loss(y: ArrayLike, proba: ArrayLike, classes: ArrayLike | None = None) -> float:
-    r"""Mean negative log probability of the true class, in nats.
+    r"""Return the mean negative log probability of the true class, in nats.
 
     .. math:: -\tfrac{1}{n} \sum_i \log \max(p_{i, y_i}, \varepsilon),
               \qquad \varepsilon = 2^{-52}
 
-    The floor ε keeps it finite where the true class was called impossible; such a row costs 36
-    nats. Equal probabilities for K classes score log K.
+    The floor ε keeps the score finite if the true class was predicted with probability 0; such a
+    row costs 36 nats. Equal probabilities for K classes score log K.
 
     Parameters
     ----------
@@ -85,16 +86,16 @@ def log_loss(y: ArrayLike, proba: ArrayLike, classes: ArrayLike | None = None) -
     1.039721
     """
     codes, p = _check_proba(y, proba, classes)
-    of_true_class = p[np.arange(codes.shape[0]), codes]
-    return float(-np.mean(np.log(np.maximum(of_true_class, _FLOOR))))
+    p_true = p[np.arange(codes.shape[0]), codes]
+    return float(-np.mean(np.log(np.maximum(p_true, _FLOOR))))
 
 
 def brier(y: ArrayLike, proba: ArrayLike, classes: ArrayLike | None = None) -> float:
-    r"""Brier score of all classes: between 0 and 2.
+    r"""Return the Brier score summed over all classes, between 0 and 2.
 
     .. math:: \tfrac{1}{n} \sum_i \sum_{k=1}^{K} \bigl( p_{ik} - \mathbf{1}[y_i = k] \bigr)^2
 
-    For two classes it is twice the binary score, which counts the error of one column only.
+    For two classes it is twice the binary Brier score, which uses the error of one column only.
 
     Parameters
     ----------
@@ -127,19 +128,20 @@ def ece(
     n_bins: int = 15,
     strategy: str = "width",
 ) -> float:
-    r"""Expected calibration error of the confidence, the probability of the predicted class.
+    r"""Return the expected calibration error of the confidence.
 
-    The confidences :math:`c_i = \max_k p_{ik}` are sorted into M bins. In each of them the share
-    of correct predictions is compared with the mean confidence:
+    The confidence is the probability of the predicted class, :math:`c_i = \max_k p_{ik}`. The rows
+    are divided into M bins by their confidence. In each bin the share of correct predictions is
+    compared with the mean confidence:
 
     .. math:: \sum_{m=1}^{M} \frac{|B_m|}{n}
               \bigl| \operatorname{acc}(B_m) - \operatorname{conf}(B_m) \bigr|
               = \tfrac{1}{n} \sum_{m=1}^{M}
               \Bigl| \sum_{i \in B_m} \mathbf{1}[\hat y_i = y_i] - c_i \Bigr|
 
-    It is between 0 and 1. It says nothing about sharpness: the shares of the classes, predicted
-    for every row, score about 0. A finite test set gives a perfect model a value above 0, the more
-    so the more bins there are.
+    It lies between 0 and 1. It does not measure sharpness: predicting the overall class frequencies
+    for every row scores about 0. On a finite test set even a perfect model scores above 0, and more
+    so with more bins.
 
     Parameters
     ----------
@@ -152,8 +154,8 @@ def ece(
     n_bins : int, default=15
         M, the number of bins.
     strategy : {"width", "mass"}, default="width"
-        ``"width"``: the bins are ((m − 1)/M, m/M]. ``"mass"``: each has as many rows as the next,
-        but for rows of equal confidence, which stay together.
+        ``"width"``: the bins are ((m − 1)/M, m/M]. ``"mass"``: each bin has the same number of
+        rows, except that rows of equal confidence are kept in one bin.
 
     Returns
     -------
@@ -161,7 +163,7 @@ def ece(
 
     Examples
     --------
-    Certain of four rows, right about three of them:
+    Four predictions with probability 1, three of them correct:
 
     >>> ece([0, 0, 0, 1], [[1.0, 0.0]] * 4)
     0.25
@@ -171,7 +173,10 @@ def ece(
     codes, p = _check_proba(y, proba, classes)
     confidence = p.max(axis=1)
     correct = p.argmax(axis=1) == codes
-    ends = _ends_of_width(n_bins) if strategy == "width" else _ends_of_mass(confidence, n_bins)
+    if strategy == "width":
+        ends = _equal_width_ends(n_bins)
+    else:
+        ends = _equal_mass_ends(confidence, n_bins)
     bins = np.searchsorted(ends, confidence, side="left")
     gaps = np.bincount(bins, weights=correct - confidence)
     return float(np.sum(np.abs(gaps)) / codes.shape[0])
@@ -179,19 +184,20 @@ def ece(
 
 @dataclass(frozen=True, eq=False)  # eq: arrays have no single truth value to compare by
 class RiskCoverage:
-    """Error rate of the most certain rows, for every number of them.
+    """Error rate of the k most certain rows, for k = 1, …, n.
 
     Attributes
     ----------
     coverage : ndarray of shape (n,)
-        Share of the rows that are answered: 1/n, 2/n, …, 1.
+        Share of the rows that are kept, k/n: 1/n, 2/n, …, 1.
     risk : ndarray of shape (n,)
-        Error rate among them. The last one is that of all rows.
+        Error rate among the rows that are kept. The last value is the error rate of all rows.
     area : float
-        Area under the curve, AURC: the mean of ``risk``.
+        Area under the risk–coverage curve (AURC): the mean of ``risk``.
     excess : float
-        ``area`` less that of the same predictions in the best order, in which every correct one
-        comes before every wrong one. It is 0 for a certainty that knows all errors.
+        ``area`` minus the area of the same predictions in the best order, in which every correct
+        one comes before every wrong one. It is 0 if the certainty of every correct prediction
+        exceeds that of every wrong one.
     """
 
     coverage: Array = field(repr=False)
@@ -200,7 +206,7 @@ class RiskCoverage:
     excess: float
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the risk against the coverage, between the best order and a random one.
+        """Draw the risk against the coverage, with the best and a random order for comparison.
 
         Parameters
         ----------
@@ -217,7 +223,7 @@ class RiskCoverage:
         >>> ax.get_legend_handles_labels()[1]
         ['random order', 'best order', 'by certainty']
         """
-        # Not above: the scores alone need no matplotlib.
+        # Imported here because the scores alone do not need matplotlib.
         from matplotlib.figure import Figure
 
         from twostagegp.plotting import LEGEND, MODEL, MUTED, TRUTH, tidy
@@ -242,20 +248,21 @@ def risk_coverage(
     certainty: ArrayLike | None = None,
     classes: ArrayLike | None = None,
 ) -> RiskCoverage:
-    r"""Error rate of the most certain rows, for every number of them, and its area (AURC).
+    r"""Return the error rate of the k most certain rows for every k, and its mean (AURC).
 
-    With the rows in decreasing order of certainty, the risk at coverage k/n and the area are
+    With the rows in decreasing order of certainty, the risk at coverage k/n and the area under the
+    risk–coverage curve are
 
     .. math:: r_k = \tfrac{1}{k} \sum_{i=1}^{k} \mathbf{1}[\hat y_i \ne y_i], \qquad
               \operatorname{AURC} = \tfrac{1}{n} \sum_{k=1}^{n} r_k
 
-    Rows of equal certainty have no order, so :math:`r_k` is its mean over all orders of them.
-    Where E errors are among the N rows that come first, and e among the m tied ones,
+    The order of rows with equal certainty is arbitrary, so :math:`r_k` is averaged over all their
+    orders. If m rows are tied, e of them wrong, and the N more certain rows contain E errors, then
 
     .. math:: r_{N + j} = \frac{E + j \, e / m}{N + j}, \qquad j = 1, \dots, m
 
-    The order in which the rows are given never matters, and a constant certainty has a constant
-    risk, the error rate.
+    The result therefore does not depend on the order of the rows, and with a constant certainty the
+    risk is constant, equal to the error rate.
 
     Parameters
     ----------
@@ -264,8 +271,8 @@ def risk_coverage(
     proba : array-like of shape (n, K)
         Predicted probabilities of the classes.
     certainty : array-like of shape (n,), optional
-        Any number that is larger for a row that is more certain; the largest probability of the
-        row by default.
+        Any number that is larger for rows that are more certain; by default the largest probability
+        of each row.
     classes : array-like of shape (K,), optional
         The label of each column; the sorted labels of y by default.
 
@@ -276,7 +283,7 @@ def risk_coverage(
 
     Examples
     --------
-    Right where it is certain, wrong where it is not:
+    The two most certain predictions are correct, the least certain one is wrong:
 
     >>> curve = risk_coverage([0, 1, 1], [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
     >>> curve.risk
@@ -284,7 +291,7 @@ def risk_coverage(
     >>> curve.excess
     0.0
 
-    A certainty that tells nothing:
+    A constant certainty, which does not order the rows:
 
     >>> risk_coverage([0, 1], [[0.9, 0.1], [0.6, 0.4]], certainty=[1.0, 1.0]).risk
     array([0.5, 0.5])
@@ -302,16 +309,16 @@ def risk_coverage(
 
 @dataclass(frozen=True)
 class CertaintySplit:
-    """Accuracy of the rows that a model calls certain, and of the others.
+    """Accuracy on the rows that a model calls certain, and on the others.
 
     Attributes
     ----------
     accuracy_certain, accuracy_uncertain : float
-        Share of correct predictions in each group; NaN for a group without rows.
+        Share of correct predictions in each group; NaN for an empty group.
     share_certain : float
         Share of the rows that are certain.
     n_certain, n_uncertain : int
-        Rows of each group.
+        Number of rows in each group.
     """
 
     accuracy_certain: float
@@ -322,13 +329,14 @@ class CertaintySplit:
 
 
 def certainty_split(y: ArrayLike, predicted: ArrayLike, certain: ArrayLike) -> CertaintySplit:
-    r"""Accuracy of the certain rows C and of the uncertain ones, side by side.
+    r"""Return the accuracy on the certain rows C and on the uncertain rows.
 
     .. math:: \frac{1}{|C|} \sum_{i \in C} \mathbf{1}[\hat y_i = y_i], \qquad
               \frac{1}{n - |C|} \sum_{i \notin C} \mathbf{1}[\hat y_i = y_i]
 
-    Higher is better for both, and the first should exceed the second. They mean something only
-    beside the share of certain rows, :math:`|C| / n`.
+    Higher is better for both, and the first should exceed the second. Compare them together with
+    the share of certain rows, :math:`|C| / n`: a model can always gain accuracy by calling fewer
+    rows certain.
 
     Parameters
     ----------
@@ -353,7 +361,7 @@ def certainty_split(y: ArrayLike, predicted: ArrayLike, certain: ArrayLike) -> C
     check_same_length(codes, predicted_codes, "predicted")
     _check_same_kind(labels, predicted_labels)
     position = {label: k for k, label in enumerate(labels)}
-    # Labels that never occur in y have code -1, and so are never right.
+    # Predicted labels that do not occur in y get code -1, which equals no row's code.
     lookup = np.array([position.get(label, -1) for label in predicted_labels], dtype=np.intp)
     return _split(lookup[predicted_codes] == codes, certain)
 
@@ -405,37 +413,40 @@ def evaluate_classification(
     return scores
 
 
-def _ends_of_width(n_bins: int) -> Array:
-    """Return the upper ends of all bins but the last, shape (n_bins - 1,)."""
+def _equal_width_ends(n_bins: int) -> Array:
+    """Return the upper ends of all bins of equal width but the last, shape (n_bins - 1,)."""
     return np.arange(1, n_bins) / n_bins
 
 
-def _ends_of_mass(confidence: Array, n_bins: int) -> Array:
-    """Return the same for bins of equal mass: the ⌈n m / M⌉-th smallest confidences."""
+def _equal_mass_ends(confidence: Array, n_bins: int) -> Array:
+    """Return the upper ends of all bins of equal mass but the last, shape (n_bins - 1,).
+
+    The m-th end is the ⌈n m / M⌉-th smallest confidence.
+    """
     n = confidence.shape[0]
-    # Integers: the ceiling must not suffer from rounding.
+    # Integer arithmetic, so that the ceiling is exact.
     ranks = -(-n * np.arange(1, n_bins) // n_bins)
     ends: Array = np.sort(confidence)[ranks - 1]
     return ends
 
 
 def _expected_risk(wrong: Flags, certainty: Array) -> Array:
-    """Return the risk at every coverage, shape (n,), the mean over all orders of tied rows."""
+    """Return the risk at every coverage, shape (n,), averaged over all orders of tied rows."""
     n = wrong.shape[0]
     _, group, size = np.unique(-certainty, return_inverse=True, return_counts=True)
     errors = np.bincount(group, weights=wrong)
     before = np.cumsum(size) - size
-    # Of each rank: the group it lies in, and its place j in there.
-    at = np.repeat(np.arange(size.shape[0]), size)
+    # For each rank: the group of tied rows it belongs to, and its position j in that group.
+    tied = np.repeat(np.arange(size.shape[0]), size)
     rank = np.arange(1, n + 1)
-    j = rank - before[at]
-    expected = (np.cumsum(errors) - errors)[at] + j * errors[at] / size[at]
+    j = rank - before[tied]
+    expected = (np.cumsum(errors) - errors)[tied] + j * errors[tied] / size[tied]
     risk: Array = expected / rank
     return risk
 
 
 def _best_risk(n: int, n_wrong: int) -> Array:
-    """Return the risk at every coverage, shape (n,), where all errors come last."""
+    """Return the risk at every coverage, shape (n,), if all errors come last."""
     rank = np.arange(1, n + 1)
     return np.maximum(rank - (n - n_wrong), 0) / rank
 
@@ -479,17 +490,17 @@ def _check_probabilities(proba: ArrayLike) -> Array:
     p = finite_array(proba, "proba")
     if p.ndim == 1:
         raise InputError(
-            f"proba must have shape (n, K), a column for each class, got {p.shape}; "
+            f"proba must have shape (n, K), one column per class, got {p.shape}; "
             "for two classes give both columns: np.column_stack([1 - p, p])"
         )
     if p.ndim != 2 or p.shape[1] == 0:
-        raise InputError(f"proba must have shape (n, K), a column for each class, got {p.shape}")
+        raise InputError(f"proba must have shape (n, K), one column per class, got {p.shape}")
     outside = (p < -_ROUNDING) | (p > 1.0 + _ROUNDING)
     if outside.any():
-        i, k = (int(at) for at in np.argwhere(outside)[0])
+        i, k = (int(index) for index in np.argwhere(outside)[0])
         raise InputError(
             f"proba must lie between 0 and 1, but proba[{i}, {k}] = {p[i, k]}; "
-            "turn scores or logits into probabilities first, as scipy.special.softmax does"
+            "convert scores or logits to probabilities first, for example by scipy.special.softmax"
         )
     total = p.sum(axis=1)
     off = np.abs(total - 1.0) > _SUM_ROUNDING
@@ -497,14 +508,14 @@ def _check_probabilities(proba: ArrayLike) -> Array:
         i = int(np.argmax(off))
         raise InputError(
             f"each row of proba must sum to 1, but row {i} sums to {total[i]:g}; "
-            "if a column is missing add it, otherwise divide each row by its sum"
+            "add the missing column if there is one, otherwise divide each row by its sum"
         )
     return np.clip(p, 0.0, 1.0)
 
 
 def _check_labels(values: ArrayLike, name: str) -> tuple[Codes, list[Hashable]]:
-    """Return the place of each label among the different ones, shape (n,), and those."""
-    # Objects: NumPy would make the string "nan" of a missing label among strings.
+    """Return the code of each row's label, shape (n,), and the distinct labels it indexes."""
+    # dtype=object: NumPy would otherwise convert a missing label among strings to "nan".
     array = np.asarray(values, dtype=object)
     if array.ndim != 1:
         raise InputError(f"{name} must have shape (n,), got {array.shape}")
@@ -515,7 +526,7 @@ def _check_labels(values: ArrayLike, name: str) -> tuple[Codes, list[Hashable]]:
         row = int(np.argmax(codes < 0))
         raise InputError(
             f"{name} must not have missing labels, but {name}[{row}] = {array[row]}; "
-            "leave such rows out"
+            "remove such rows"
         )
     return codes.astype(np.intp, copy=False), list(labels)
 
@@ -525,31 +536,33 @@ def _check_classes(classes: ArrayLike, n_columns: int) -> list[Hashable]:
     if codes.shape[0] != n_columns:
         raise InputError(
             f"classes has {codes.shape[0]} labels, but proba has {n_columns} columns; "
-            "give one label for each column"
+            "give one label per column"
         )
     if len(labels) != n_columns:
-        twice = labels[int(np.argmax(np.bincount(codes) > 1))]
-        raise InputError(f"classes has {_name(twice)} more than once; each column needs its own")
+        repeated = labels[int(np.argmax(np.bincount(codes) > 1))]
+        raise InputError(
+            f"classes has {_name(repeated)} more than once; give each column its own label"
+        )
     return labels
 
 
 def _sorted(labels: list[Hashable], n_columns: int) -> list[Hashable]:
     if len(labels) != n_columns:
         raise InputError(
-            f"y holds {len(labels)} different labels, but proba has {n_columns} columns; "
-            "give classes=, the label of each column, as in model.classes_"
+            f"y holds {len(labels)} distinct labels, but proba has {n_columns} columns; "
+            "give classes, the label of each column, as in model.classes_"
         )
     try:
         return sorted(labels)  # type: ignore[type-var]
     except TypeError as error:
         raise InputError(
             f"the labels {_names(labels)} of y cannot be sorted; "
-            "give classes=, the label of each column"
+            "give classes, the label of each column"
         ) from error
 
 
 def _check_same_kind(labels: Sequence[Hashable], predicted: Sequence[Hashable]) -> None:
-    """Raise where no prediction could be right, as numbers never equal strings."""
+    """Raise if one side holds only strings and the other none: no prediction could be right."""
     if {isinstance(label, str) for label in labels}.isdisjoint(
         isinstance(label, str) for label in predicted
     ):

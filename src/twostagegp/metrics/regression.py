@@ -1,21 +1,7 @@
-r"""Scores of a predictive distribution.
+r"""Scores of predictive distributions of a number.
 
-A regression model with uncertainty answers with a distribution for every row, so one number cannot
-judge it. Three questions are kept apart here:
-
-- **Is the mean right?** :func:`rmse`.
-- **Is the distribution calibrated?** Does the stated share of the outcomes fall where the model
-  said? :func:`coverage` asks it of one interval, :func:`qice` of ten bins of equal predicted
-  probability. A finite test set gives a perfect model a QICE above zero; :func:`qice_floor` says
-  how much. Of a target with few levels, :func:`randomised_pit` makes something that both can judge.
-- **Is it sharp as well?** Proper scores reward calibration and sharpness together: :func:`nlpd`,
-  :func:`crps` (of any distribution: :func:`crps_from_quantiles`) and :func:`pinball`.
-  :func:`interval_width` is sharpness alone, while :func:`hc_rmse` and :func:`lc_rmse` ask whether
-  the model knows *where* it is right.
-
-``y`` and ``mean`` are in the same units, ``std`` is the standard deviation of an observation, with
-the noise included. Every score takes array-likes of shape ``(n,)`` and returns a plain float; lower
-is better unless the docstring says otherwise.
+:mod:`twostagegp.metrics` explains which score answers which question, and how the arguments are
+given.
 """
 
 from __future__ import annotations
@@ -54,7 +40,7 @@ PINBALL_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 def rmse(y: ArrayLike, mean: ArrayLike) -> float:
-    r"""Root mean squared error of the mean.
+    r"""Return the root mean squared error of the predicted means.
 
     .. math:: \sqrt{\tfrac{1}{n} \sum_i (y_i - m_i)^2}
 
@@ -73,12 +59,13 @@ def rmse(y: ArrayLike, mean: ArrayLike) -> float:
 
 
 def nlpd(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
-    r"""Negative log predictive density: the mean over the rows, Gaussian, in nats.
+    r"""Return the Gaussian negative log predictive density, the mean over the rows, in nats.
 
     .. math:: \tfrac{1}{n} \sum_i \tfrac12 z_i^2 + \log s_i + \tfrac12 \log 2\pi,
               \qquad z_i = (y_i - m_i) / s_i
 
-    It depends on the units: y → a·y adds log a. Compare models on the same target only.
+    It depends on the units: multiplying y by a > 0 adds log a. Compare models on the same target
+    only.
 
     Parameters
     ----------
@@ -96,12 +83,12 @@ def nlpd(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
 
 
 def joint_nll(y: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> float:
-    r"""Joint Gaussian negative log likelihood divided by n, the paper's Eq. (2).
+    r"""Return the joint Gaussian negative log likelihood divided by n, the paper's Eq. (2).
 
     .. math:: \tfrac{1}{2n} \bigl( (y - m)^\top C^{-1} (y - m) + \log\det C + n \log 2\pi \bigr)
 
-    With a diagonal C it equals :func:`nlpd`. For replication; :func:`nlpd` is what a user of
-    single predictions should look at.
+    With a diagonal C it equals :func:`nlpd`. It is meant for replicating the paper; to judge
+    predictions of single rows, use :func:`nlpd`.
 
     Parameters
     ----------
@@ -139,15 +126,15 @@ def qice(
     *,
     pit: ArrayLike | None = None,
 ) -> float:
-    r"""Quantile interval coverage error, in percent.
+    r"""Return the quantile interval coverage error, in percent.
 
-    The predictive distribution of each row is cut into M bins of equal probability; r_m is the
-    share of the outcomes that fall into their m-th bin.
+    The predictive distribution of each row is divided into M bins of equal probability; r_m is the
+    share of the outcomes that fall into the m-th bin of their own distribution.
 
     .. math:: \frac{100}{M} \sum_{m=1}^{M} \bigl| r_m - \tfrac{1}{M} \bigr|
 
-    A calibrated model scores :func:`qice_floor`, not 0; the worst score is 200 (M − 1) / M², which
-    is 18 for ten bins.
+    The expected score of a calibrated model is :func:`qice_floor`, not 0. The worst score is
+    200 (M − 1) / M², which is 18 for ten bins.
 
     Parameters
     ----------
@@ -156,8 +143,8 @@ def qice(
     n_bins : int, default=10
         M, the number of bins.
     pit : array-like of shape (n,), optional
-        For any other distribution, instead of mean and std: the predictive distribution function
-        at the outcome, F_i(y_i).
+        Probability integral transform: the predictive distribution function at the outcome,
+        F_i(y_i). Give it instead of mean and std if the distribution is not Gaussian.
 
     Examples
     --------
@@ -171,23 +158,23 @@ def qice(
     check_bins(n_bins)
     if pit is None:
         if y is None or mean is None or std is None:
-            raise InputError("qice needs y, mean and std, or pit=")
+            raise InputError("give y, mean and std, or pit")
         y_, mean_, std_ = _check_gaussian(y, mean, std)
         u: Array = special.ndtr((y_ - mean_) / std_)
     else:
         if mean is not None or std is not None:
-            raise InputError("qice takes either mean and std, or pit=, not both")
+            raise InputError("give either mean and std, or pit, not both")
         u = _check_pit(pit)
         if y is not None:
             check_same_length(finite_vector(y, "y"), u, "pit")
-    # A PIT of exactly 1 belongs to the last bin, not to one behind it.
+    # A PIT of exactly 1 belongs to the last bin; without the minimum it would get index n_bins.
     bins = np.minimum((u * n_bins).astype(np.intp), n_bins - 1)
     shares = np.bincount(bins, minlength=n_bins) / u.shape[0]
     return float(100.0 * np.mean(np.abs(shares - 1.0 / n_bins)))
 
 
 def qice_floor(n: int, n_bins: int = 10) -> float:
-    r"""Return the QICE, in percent, expected of a perfectly calibrated model on n test rows.
+    r"""Return the expected QICE of a perfectly calibrated model on n test rows, in percent.
 
     Each bin's count is B ~ Binomial(n, 1/M), so the floor is 100 E|B/n − 1/M|. De Moivre's closed
     form of the binomial mean absolute deviation gives it exactly:
@@ -211,28 +198,30 @@ def qice_floor(n: int, n_bins: int = 10) -> float:
     if n < 1:
         raise InputError(f"n must be at least 1, got {n}")
     p = 1.0 / n_bins
-    nu = n // n_bins + 1  # integers: the floor of n * p must not suffer from rounding
+    nu = n // n_bins + 1  # integer division: the floor of n * p must be exact
     return float(100.0 * 2.0 * nu * (1.0 - p) * stats.binom.pmf(nu, n, p) / n)
 
 
 def randomised_pit(
     lower: ArrayLike, upper: ArrayLike, random_state: int | np.random.Generator = 0
 ) -> Array:
-    r"""Probability integral transform of a target with few levels, drawn inside its cells.
+    r"""Return the randomised probability integral transform of a target with few distinct values.
 
     .. math:: u_i = F_i(a_i) + v_i \, \bigl( F_i(b_i) - F_i(a_i) \bigr),
               \qquad v_i \sim U(0, 1)
 
-    A value that stands for all in a cell from a to b, as a rounded one does, happens with
-    probability F(b) − F(a) under a continuous predictive distribution F. The u of a calibrated
-    model are uniform, those of F at the values themselves are not. They go into :func:`qice` as
-    ``pit``; inside the central interval of probability p are the rows with abs(u − 1/2) ≤ p/2.
+    An observed value may represent a whole cell from a to b, for example all numbers that are
+    rounded to it. Under a continuous predictive distribution F it occurs with probability
+    F(b) − F(a). For a calibrated model the u are uniformly distributed, which the values of F at
+    the observed values are not. Pass them to :func:`qice` as ``pit``. A row lies inside the central
+    interval of probability p if abs(u − 1/2) ≤ p/2.
 
     Parameters
     ----------
     lower, upper : array-like of shape (n,)
         The predictive distribution function at the lower and at the upper end of the cell of each
-        outcome, F_i(a_i) and F_i(b_i); 0 and 1 where a cell has no end.
+        outcome, F_i(a_i) and F_i(b_i): 0 for a cell without a lower end, 1 for one without an
+        upper end.
     random_state : int or Generator, default=0
         Seed of the draws.
 
@@ -242,7 +231,7 @@ def randomised_pit(
 
     Examples
     --------
-    Heads or tails, foretold as what it is:
+    A fair coin, predicted with probability 1/2:
 
     >>> heads = np.random.default_rng(1).random(10_000) < 0.5
     >>> u = randomised_pit(np.where(heads, 0.5, 0.0), np.where(heads, 1.0, 0.5))
@@ -256,7 +245,7 @@ def randomised_pit(
         i = int(np.argmax(low > high))
         raise InputError(f"lower[{i}] = {low[i]} exceeds upper[{i}] = {high[i]}")
     draws = np.random.default_rng(random_state).random(low.shape[0])
-    # Between the two whatever the rounding of the product.
+    # Rounding of the product must not lead outside of the cell.
     return np.clip(low + draws * (high - low), low, high)
 
 
@@ -268,7 +257,7 @@ def coverage(
     *,
     interval: ArrayLike | None = None,
 ) -> float:
-    r"""Share of the outcomes inside their interval; the nearer to ``level`` the better.
+    r"""Return the share of the outcomes inside their interval; it should be close to ``level``.
 
     .. math:: \tfrac{1}{n} \sum_i \mathbf{1}[\, l_i \le y_i \le u_i \,]
 
@@ -277,7 +266,8 @@ def coverage(
     y : array-like of shape (n,)
         Outcomes.
     mean, std : array-like of shape (n,), optional
-        A Gaussian predictive distribution; the interval is its central one.
+        Means and standard deviations of a Gaussian predictive distribution, whose central interval
+        is used.
     level : float, default=0.95
         Probability of the central interval; used with mean and std only.
     interval : array-like of shape (n, 2), optional
@@ -302,19 +292,20 @@ def interval_width(
     *,
     interval: ArrayLike | None = None,
 ) -> float:
-    r"""Mean width of the intervals; it means something only beside :func:`coverage`.
+    r"""Return the mean width of the intervals, which should be read together with their coverage.
 
     .. math:: \tfrac{1}{n} \sum_i (u_i - l_i)
 
-    The arguments are those of :func:`coverage`, so that both are called alike; the outcomes are
-    checked but do not enter.
+    The arguments are those of :func:`coverage`, so that both can be called in the same way; the
+    outcomes are checked but not used.
 
     Parameters
     ----------
     y : array-like of shape (n,)
         Outcomes.
     mean, std : array-like of shape (n,), optional
-        A Gaussian predictive distribution; the interval is its central one.
+        Means and standard deviations of a Gaussian predictive distribution, whose central interval
+        is used.
     level : float, default=0.95
         Probability of the central interval; used with mean and std only.
     interval : array-like of shape (n, 2), optional
@@ -332,14 +323,14 @@ def interval_width(
 
 
 def crps(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
-    r"""Continuous ranked probability score of a Gaussian, in the units of y.
+    r"""Return the continuous ranked probability score of Gaussian predictions, in the units of y.
 
     .. math:: \tfrac{1}{n} \sum_i \int (F_i(t) - \mathbf{1}[t \ge y_i])^2 \, dt
               = \tfrac{1}{n} \sum_i s_i \bigl( z_i (2\Phi(z_i) - 1) + 2\varphi(z_i)
                 - \pi^{-1/2} \bigr)
 
-    Unlike :func:`nlpd` it stays finite for an outcome far outside, and for a certain prediction
-    it tends to the absolute error.
+    It grows only linearly with the distance of an outcome, :func:`nlpd` quadratically. As the std
+    tends to 0, it tends to the absolute error.
 
     Parameters
     ----------
@@ -359,14 +350,15 @@ def crps(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
 
 
 def crps_from_quantiles(y: ArrayLike, quantiles: ArrayLike, levels: ArrayLike) -> float:
-    r"""Continuous ranked probability score of any distribution, from its quantiles.
+    r"""Return the continuous ranked probability score of any distribution, from its quantiles.
 
     .. math:: \tfrac{1}{n} \sum_i 2 \int_0^1 \rho_\tau \bigl( y_i - F_i^{-1}(\tau) \bigr) \, d\tau
               \approx 2 \cdot \operatorname{pinball}, \qquad
               \tau_k = \frac{k - 1/2}{K}, \quad k = 1, \dots, K
 
-    with the pinball loss ρ of :func:`pinball`. What K levels leave out are the tails: for a
-    Gaussian and 999 levels less than a thousandth of its standard deviation.
+    with the pinball loss ρ of :func:`pinball`. K levels leave out the outermost part of the tails:
+    for a Gaussian and 999 levels, this changes the score by less than a thousandth of the standard
+    deviation.
 
     Parameters
     ----------
@@ -375,7 +367,8 @@ def crps_from_quantiles(y: ArrayLike, quantiles: ArrayLike, levels: ArrayLike) -
     quantiles : array-like of shape (n, K)
         Predicted quantiles.
     levels : array-like of shape (K,)
-        Their levels: the midpoints of K equal parts of the unit interval, in increasing order.
+        The levels of the quantiles: the midpoints of K equal parts of the unit interval, in
+        increasing order.
 
     Examples
     --------
@@ -386,14 +379,17 @@ def crps_from_quantiles(y: ArrayLike, quantiles: ArrayLike, levels: ArrayLike) -
     """
     tau = np.atleast_1d(finite_array(levels, "levels"))
     midpoints = (np.arange(tau.size) + 0.5) / tau.size
-    # Any other levels weigh some parts of the distribution more than others.
+    # With any other levels, the sum would weight some parts of the distribution more than others.
     if tau.ndim != 1 or not np.allclose(tau, midpoints, rtol=0.0, atol=1e-3 / tau.size):
-        raise InputError("levels must be the midpoints (k - 1/2) / K of K equal parts")
+        raise InputError(
+            f"levels must be the midpoints (k - 1/2) / K of K equal parts of the unit interval, "
+            f"here {_example(midpoints)}; got {_example(tau)}"
+        )
     return 2.0 * pinball(y, quantiles, tau)
 
 
 def pinball(y: ArrayLike, quantiles: ArrayLike, levels: ArrayLike) -> float:
-    r"""Pinball loss of predicted quantiles, averaged over the rows and the levels.
+    r"""Return the pinball loss of predicted quantiles, averaged over the rows and the levels.
 
     .. math:: \tfrac{1}{nk} \sum_{i,j} \max\bigl( \tau_j (y_i - q_{ij}),
               (\tau_j - 1)(y_i - q_{ij}) \bigr)
@@ -420,19 +416,19 @@ def pinball(y: ArrayLike, quantiles: ArrayLike, levels: ArrayLike) -> float:
     q = q[:, np.newaxis] if q.ndim == 1 else q
     if q.shape != (y_.shape[0], tau.shape[0]):
         raise InputError(
-            f"quantiles must have shape ({y_.shape[0]}, {tau.shape[0]}): a row for each outcome, "
-            f"a column for each level; got {q.shape}"
+            f"quantiles must have shape ({y_.shape[0]}, {tau.shape[0]}), one row per outcome and "
+            f"one column per level; got {q.shape}"
         )
     error = y_[:, np.newaxis] - q
     return float(np.mean(np.maximum(tau * error, (tau - 1.0) * error)))
 
 
 def hc_rmse(y: ArrayLike, mean: ArrayLike, std: ArrayLike, q: float = 0.1) -> float:
-    r"""High-certainty RMSE: over the rows whose std is at most its q quantile.
+    r"""Return the high-certainty RMSE: over the rows whose std is at most its q quantile.
 
     .. math:: \sqrt{\operatorname{mean} \{ (y_i - m_i)^2 : s_i \le \hat s_q \}}
 
-    The quantile is taken over the given std, and rows tied with it are all counted.
+    The quantile is taken over the given std; all rows tied with it are included.
 
     Parameters
     ----------
@@ -447,17 +443,17 @@ def hc_rmse(y: ArrayLike, mean: ArrayLike, std: ArrayLike, q: float = 0.1) -> fl
     1.0
     """
     y_, mean_, std_ = _check_gaussian(y, mean, std)
-    return _rmse_of_lowest(y_ - mean_, std_, q)
+    return _rmse_of_lowest_keys(y_ - mean_, std_, q)
 
 
 def lc_rmse(y: ArrayLike, mean: ArrayLike, std: ArrayLike, q: float = 0.1) -> float:
-    r"""Low-certainty RMSE: over the rows whose std is at least its 1 − q quantile.
+    r"""Return the low-certainty RMSE: over the rows whose std is at least its 1 − q quantile.
 
     .. math:: \sqrt{\operatorname{mean} \{ (y_i - m_i)^2 : s_i \ge \hat s_{1-q} \}}
 
-    The paper prints a strict inequality, which leaves no row when every std is the same; here ties
-    count, so that the constant std of a model that does not discriminate gives HC = LC = RMSE.
-    On its own neither low nor high is good: it should exceed :func:`hc_rmse`.
+    The paper prints a strict inequality, which selects no row if every std is the same. Here ties
+    are included, so that a constant std gives HC = LC = RMSE. A low value is not better on its own:
+    what counts is that it exceeds :func:`hc_rmse`.
 
     Parameters
     ----------
@@ -472,7 +468,7 @@ def lc_rmse(y: ArrayLike, mean: ArrayLike, std: ArrayLike, q: float = 0.1) -> fl
     3.0
     """
     y_, mean_, std_ = _check_gaussian(y, mean, std)
-    return _rmse_of_lowest(y_ - mean_, -std_, q)
+    return _rmse_of_lowest_keys(y_ - mean_, -std_, q)
 
 
 def evaluate(
@@ -485,7 +481,7 @@ def evaluate(
     y, mean, std : array-like of shape (n,)
         Outcomes, predicted means and predicted standard deviations.
     y_train : array-like of shape (m,), optional
-        The training target. Where given, ``"nlpd_standardized"`` is the NLPD of the target divided
+        The training target. If given, ``"nlpd_standardized"`` is the NLPD of the target divided
         by its standard deviation s (with divisor m): ``nlpd - log(s)``, comparable between tables.
 
     Returns
@@ -494,7 +490,7 @@ def evaluate(
         ``rmse, nlpd, nlpd_standardized (with y_train), crps, pinball`` (mean over the levels
         0.05, 0.25, 0.5, 0.75, 0.95), ``qice, qice_floor`` (percent, ten bins),
         ``coverage, interval_width`` (at 95 %), ``hc_rmse, lc_rmse`` (q = 0.1).
-        :func:`joint_nll` is not among them, as it needs the covariance.
+        :func:`joint_nll` is not included, as it needs the covariance.
 
     Examples
     --------
@@ -524,12 +520,21 @@ def evaluate(
 def _train_scale(y_train: ArrayLike) -> float:
     scale = float(np.std(finite_vector(y_train, "y_train")))
     if scale == 0.0:
-        raise InputError("y_train is constant: the target cannot be standardised with it")
+        raise InputError(
+            "y_train is constant, so that the target cannot be standardised with it; "
+            "leave y_train out"
+        )
     return scale
 
 
-def _rmse_of_lowest(error: Array, key: Array, q: float) -> float:
-    """RMSE of the errors whose key is at most the q quantile of the keys."""
+def _example(values: Array) -> str:
+    """Return the first few values as text for a message."""
+    listed = ", ".join(f"{value:g}" for value in values.ravel()[:3])
+    return f"[{listed}, …]" if values.size > 3 else f"[{listed}]"
+
+
+def _rmse_of_lowest_keys(error: Array, key: Array, q: float) -> float:
+    """Return the RMSE of the errors whose key is at most the q quantile of the keys."""
     if not 0.0 < q < 1.0:
         raise InputError(f"q must lie strictly between 0 and 1, got {q}")
     chosen = error[key <= np.quantile(key, q)]
@@ -543,13 +548,13 @@ def _check_bounds(
     level: float,
     interval: ArrayLike | None,
 ) -> tuple[Array, Array, Array]:
-    """Return y, lower and upper ends, from either way of giving the intervals."""
+    """Return y and the lower and upper ends, from mean and std or from the intervals."""
     if interval is not None:
         if mean is not None or std is not None:
-            raise InputError("give either mean and std, or interval=, not both")
+            raise InputError("give either mean and std, or interval, not both")
         return _check_interval(y, interval)
     if mean is None or std is None:
-        raise InputError("mean and std are needed, or interval=")
+        raise InputError("give both mean and std, or interval")
     if not 0.0 < level < 1.0:
         raise InputError(f"level must lie strictly between 0 and 1, got {level}")
     y_, mean_, std_ = _check_gaussian(y, mean, std)
@@ -562,13 +567,13 @@ def _check_interval(y: ArrayLike, interval: ArrayLike) -> tuple[Array, Array, Ar
     bounds = np.asarray(interval, dtype=np.float64)
     if bounds.shape != (y_.shape[0], 2):
         raise InputError(f"interval must have shape ({y_.shape[0]}, 2), got {bounds.shape}")
-    # An infinite end is an honest answer (conformal intervals give it); NaN is none.
+    # Infinite ends are allowed, since conformal intervals can have them; NaN is not.
     if np.isnan(bounds).any():
         raise InputError(f"interval is NaN in row {int(np.argmax(np.isnan(bounds).any(axis=1)))}")
     lower, upper = bounds[:, 0], bounds[:, 1]
     if np.any(lower > upper):
         i = int(np.argmax(lower > upper))
-        raise InputError(f"interval[{i}] has its ends exchanged: {lower[i]} > {upper[i]}")
+        raise InputError(f"interval[{i}] has its ends in the wrong order: {lower[i]} > {upper[i]}")
     return y_, lower, upper
 
 
