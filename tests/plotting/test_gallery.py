@@ -17,7 +17,7 @@ QUICK = ("kernel_search", "maps")
         for script in SCRIPTS
     ],
 )
-def test_script_draws_what_the_documentation_shows(script, tmp_path):
+def test_each_gallery_script_draws_the_picture_in_the_documentation(script, tmp_path):
     figure = runpy.run_path(str(script))["draw"]()
     assert len(figure.axes) >= 1
     figure.savefig(tmp_path / "picture.png")

@@ -1,4 +1,4 @@
-"""Pictures: what is on the axes, by whose names, and that they look as they did."""
+"""Tests of pictures: their axes and labels, and comparisons with reference pictures."""
 
 import subprocess
 import sys
@@ -61,7 +61,7 @@ def _draw(axes):
 # --- the plot method -----------------------------------------------------------------------------
 
 
-def test_one_input_is_a_band_with_the_training_rows():
+def test_a_model_of_one_input_is_drawn_as_a_band_with_its_training_rows():
     x = np.linspace(0.0, 1.0, 25)
     model = ExactGPRegressor(random_state=0).fit(x[:, None], np.sin(6.0 * x))
     (ax,) = _draw(model.plot(level=0.9))
@@ -75,7 +75,7 @@ def test_one_input_is_a_band_with_the_training_rows():
     assert low == pytest.approx(model.predict_interval(grid, level=0.9)[:, 0].min())
 
 
-def test_two_inputs_are_maps_of_mean_and_standard_deviation():
+def test_a_model_of_two_inputs_is_drawn_as_maps_of_mean_and_standard_deviation():
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"long": rng.uniform(size=30), "wide": rng.uniform(size=30)})
     model = ExactGPRegressor(random_state=0).fit(X, X["long"] * X["wide"])
@@ -88,7 +88,7 @@ def test_two_inputs_are_maps_of_mean_and_standard_deviation():
     assert values[0] == pytest.approx(model.predict(corner)[0], abs=1e-6)
 
 
-def test_many_inputs_are_slices_of_the_most_important_ones(model, table):
+def test_a_model_of_many_inputs_is_drawn_as_slices_of_the_most_important_ones(model, table):
     axes = _draw(model.plot())
     assert len(axes) == 4
     names = [ax.get_xlabel() for ax in axes]
@@ -108,7 +108,7 @@ def test_named_features_are_drawn_by_their_own_names(model, table):
     assert axes[4].get_xlabel() == "took (days)"
 
 
-def test_rows_with_outcomes_are_predicted_against_observed(model, table):
+def test_rows_with_outcomes_are_drawn_as_predicted_against_observed(model, table):
     (ax,) = _draw(model.plot(*table, level=0.5))
     X, y = table
     ends = model.predict_interval(X, level=0.5)
@@ -143,13 +143,13 @@ def test_axes_of_the_caller_are_used_and_counted(model):
         ({"features": ["size"]}, "no column 'size'"),
     ],
 )
-def test_what_cannot_be_drawn_says_why(model, arguments, message):
+def test_invalid_arguments_of_plot_are_explained(model, arguments, message):
     with pytest.raises(InputError, match=message):
         model.plot(**arguments)
 
 
 @pytest.mark.slow
-def test_neither_import_nor_pictures_touch_pyplot():
+def test_neither_import_nor_pictures_use_pyplot():
     code = """
 import sys, numpy as np, twostagegp
 assert "matplotlib" not in sys.modules
@@ -163,7 +163,7 @@ assert "matplotlib.pyplot" not in sys.modules
 # --- rows and grids ------------------------------------------------------------------------------
 
 
-def test_training_rows_come_back_in_the_users_units(model, table):
+def test_training_rows_are_returned_in_the_users_units(model, table):
     X, y = table
     frame, outcome = training_frame(model)
     assert len(frame) == len(X)
@@ -184,7 +184,7 @@ def test_dates_of_a_slice_keep_the_day_of_the_week(model, table):
     assert len({value.day_of_week for value in one.grid.values}) == 1
 
 
-def test_few_distinct_numbers_are_named():
+def test_few_distinct_numbers_become_named_levels():
     grid = make_grid("rooms", pd.Series([1.0, 2.0, 2.0, 4.0]), "number")
     assert grid.labels == ["1", "2", "4"]
 
@@ -201,17 +201,17 @@ def test_bins_of_confidence_hold_all_rows_and_ties_stay_together():
 
 def test_wrong_shapes_of_class_pictures_are_named():
     ax = Figure().subplots()
-    with pytest.raises(InputError, match=r"\(2, 3\) is wanted"):
+    with pytest.raises(InputError, match=r"must have shape \(2, 3\)"):
         plotting.plot_class_reliability(ax, [0, 1], [[0.5, 0.5]] * 2, classes=[0, 1, 2])
     with pytest.raises(InputError, match="2 classes"):
         plotting.plot_confusion(ax, [[1]], ["a", "b"])
 
 
-# --- the look ------------------------------------------------------------------------------------
+# --- appearance ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_pictures_look_as_they_did(name):
+def test_pictures_equal_the_reference_pictures(name):
     now = pixels(PICTURES[name]())
     kept = imread(FOLDER / f"{name}.png")[..., :3].mean(-1)
     assert now.shape == kept.shape
@@ -219,7 +219,7 @@ def test_pictures_look_as_they_did(name):
     assert difference.mean() < 0.01, "python tests/reference_pictures.py draws them anew"
 
 
-def test_the_comparison_tells_pictures_apart():
+def test_the_comparison_distinguishes_different_pictures():
     kept = {name: coarse(imread(FOLDER / f"{name}.png")[..., :3].mean(-1)) for name in PICTURES}
     kept.pop("maps")  # of another size
     names = list(kept)

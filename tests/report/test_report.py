@@ -1,4 +1,4 @@
-"""The report page: what it says is true, whoever names the columns, and it is whole."""
+"""Tests of the report page: its statements are true, names are escaped, and the HTML is valid."""
 
 import itertools
 import re
@@ -23,11 +23,11 @@ from twostagegp.pipeline.calibration.shape import GAUSSIAN
 from twostagegp.plotting.slices import Answers, make_slices, shuffle_effects
 from twostagegp.report import write_report
 from twostagegp.report.advice import regression_advice
-from twostagegp.report.facts import Predicted, predict_rows, read_rows, thin
-from twostagegp.report.fitted import outside_training
+from twostagegp.report.fit_section import outside_training
 from twostagegp.report.page import render_page, template_text
+from twostagegp.report.predictions import TargetPredictions, predict_rows, read_rows, sample_rows
 from twostagegp.report.scatter import scatter
-from twostagegp.report.words import coverage_words
+from twostagegp.report.wording import coverage_verdict
 from twostagegp.report.write import report_context
 
 EVIL = "<script>alert('column')</script>"
@@ -105,7 +105,7 @@ def either(request):
 # --- the page is whole ---------------------------------------------------------------------------
 
 
-def test_tags_are_closed_ids_are_unique_and_links_arrive(either):
+def test_tags_are_closed_ids_are_unique_and_links_have_targets(either):
     reader = read_page(either)
     assert reader.open == []
     assert len(reader.ids) == len(set(reader.ids))
@@ -123,7 +123,7 @@ def test_headings_are_in_order(either):
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
 
 
-def test_every_picture_has_words_and_every_table_a_caption(either):
+def test_every_picture_has_an_alternative_text_and_every_table_a_caption(either):
     reader = read_page(either)
     assert all(len(image["alt"]) > 30 for image in reader.images)
     drawn = [a for tag, a in reader.attrs if tag == "svg" and "role" in a]
@@ -141,7 +141,7 @@ def test_nothing_is_loaded_from_elsewhere(either):
     assert "default-src 'none'" in policy
 
 
-def test_names_of_the_user_are_text_and_nothing_else(either):
+def test_names_from_the_users_table_are_escaped(either):
     reader = read_page(either)
     assert "<script>alert" not in either
     assert "onerror=alert(1)>" not in either.replace("onerror=alert(1)&gt;", "")
@@ -172,7 +172,7 @@ def _contrast(one, two):
     return (high + 0.05) / (low + 0.05)
 
 
-def test_text_has_enough_contrast_by_day_and_by_night():
+def test_text_has_enough_contrast_in_both_colour_schemes():
     schemes = re.findall(r":root \{(.*?)\}", template_text("report.css"), flags=re.S)
     assert len(schemes) == 2
     for scheme in schemes:
@@ -255,7 +255,7 @@ def _advice(model, X, y):
     return regression_advice(model.fit_report_, one, np.zeros(len(X), dtype=bool), met)
 
 
-def test_values_that_fit_did_not_know_become_a_note(test_rows):
+def test_values_unknown_to_the_fit_become_a_note(test_rows):
     X, y = _table(60, 0)
     model = ExactGPRegressor().fit(X, y)
     strange = test_rows[0].assign(quarter="nowhere")
@@ -266,20 +266,20 @@ def test_values_that_fit_did_not_know_become_a_note(test_rows):
     assert all(item["do"] for item in advice)
 
 
-def test_biased_and_overconfident_predictions_are_called_that(regressor, test_rows):
+def test_biased_and_overconfident_predictions_become_notes(regressor, test_rows):
     X, y = test_rows
     said = " ".join(item["what"] for item in _advice(regressor, X, y + 40.0))
     assert "too narrow" in said
     assert "too low on average" in said
 
 
-def test_coverage_is_judged_with_chance_allowed_for():
-    kinds = [coverage_words(inside, 100, 0.95)[0] for inside in (89, 90, 95, 99, 100)]
+def test_coverage_is_judged_by_what_chance_allows():
+    kinds = [coverage_verdict(inside, 100, 0.95)[0] for inside in (89, 90, 95, 99, 100)]
     assert kinds == ["narrow", "hold", "hold", "hold", "wide"]
-    assert "slightly too narrow" in coverage_words(94_600, 100_000, 0.95)[1]
+    assert "slightly too narrow" in coverage_verdict(94_600, 100_000, 0.95)[1]
 
 
-def test_rows_outside_the_training_range_are_counted_unless_usual():
+def test_rows_outside_the_training_range_are_flagged_only_if_more_than_expected():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 2))
     model = ExactGPRegressor().fit(X, X[:, 0])
@@ -292,7 +292,7 @@ def test_rows_outside_the_training_range_are_counted_unless_usual():
 
 
 @pytest.mark.slow
-def test_several_targets_have_a_section_each(tmp_path):
+def test_each_target_has_its_own_sections(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 1))
     Y = pd.DataFrame({"height": X[:, 0], "width": -X[:, 0] + 0.1 * rng.normal(size=40)})
@@ -315,7 +315,7 @@ def test_several_targets_have_a_section_each(tmp_path):
     ],
     ids=["neighbours", "one test row", "constant target"],
 )
-def test_odd_models_and_rows_have_a_page(tmp_path, model, n, constant):
+def test_a_report_can_be_written_for_unusual_models_and_rows(tmp_path, model, n, constant):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(32, 1))
     y = np.ones(32) if constant else X[:, 0] + 0.1 * rng.normal(size=32)
@@ -327,9 +327,9 @@ def test_odd_models_and_rows_have_a_page(tmp_path, model, n, constant):
     assert "nan" not in re.sub(r"<script.*?</script>|src=\"[^\"]*\"", "", html, flags=re.S).lower()
 
 
-def test_points_of_many_rows_are_a_sample():
+def test_the_scatter_picture_shows_a_sample_of_many_rows():
     y = np.random.default_rng(0).normal(size=5000)
-    one = Predicted("y", y, np.zeros(5000), np.ones(5000), GAUSSIAN)
+    one = TargetPredictions("y", y, np.zeros(5000), np.ones(5000), GAUSSIAN)
     found = scatter(one, [str(i) for i in range(5000)])
     assert found["thinned"]
     assert len(found["points"]) == len(found["data"]["points"]) == 400
@@ -347,19 +347,21 @@ def test_page_of_many_rows_is_small(regressor, tmp_path):
     assert "a random sample of 400 of the 3000 rows" in html
 
 
-def test_thinned_rows_are_distinct_and_the_same_each_time():
-    assert thin(5, 10).tolist() == [0, 1, 2, 3, 4]
-    rows = thin(1000, 100)
+def test_sampled_rows_are_distinct_and_reproducible():
+    assert sample_rows(5, 10).tolist() == [0, 1, 2, 3, 4]
+    rows = sample_rows(1000, 100)
     assert len(set(rows.tolist())) == 100
-    assert rows.tolist() == thin(1000, 100).tolist()
+    assert rows.tolist() == sample_rows(1000, 100).tolist()
 
 
-def test_what_cannot_be_reported_says_why(regressor, classifier, test_rows, labels, tmp_path):
+def test_reports_refuse_unsupported_models_and_invalid_rows(
+    regressor, classifier, test_rows, labels, tmp_path
+):
     X, y = test_rows
     path = tmp_path / "page.html"
     with pytest.raises(InputError, match="CVPlusRegressor"):
         write_report(CVPlusRegressor(), X, y, path)
-    with pytest.raises(InputError, match="45 rows and y 44"):
+    with pytest.raises(InputError, match="45 rows and y has 44"):
         write_report(regressor, X, y[:-1], path)
     with pytest.raises(InputError, match="'unheard'"):
         write_report(classifier, X, labels.replace("dear", "unheard"), path)

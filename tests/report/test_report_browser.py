@@ -1,4 +1,4 @@
-"""The page in a real browser: no errors, no sideways scrolling, by day and by night."""
+"""Tests of the report in a browser: no errors, no horizontal scrolling, both colour schemes."""
 
 import html
 import json
@@ -15,9 +15,9 @@ from twostagegp.report import write_report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 WIDTHS = (360, 768, 1280)
-#: What the page says of the 80 % intervals, in its numbers for the slider.
+#: Pattern of the coverage of the 80 % intervals in the page's data for the slider.
 LEVEL_80 = r'"level": 80.*?"share": "(.*?)"'
-#: What a reader would do, done by a script inside the page, and what comes of it.
+#: A script that does inside the page what a reader would do, and reports the results.
 PROBE = """
 window.addEventListener("load", function () {
   var slider = document.querySelector("input[type=range]");
@@ -83,7 +83,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this computer")
-def test_page_works_at_every_width_by_day_and_by_night(folder, tmp_path):
+def test_page_works_at_every_width_in_both_colour_schemes(folder, tmp_path):
     path, page = folder
     command = [
         CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-extensions",

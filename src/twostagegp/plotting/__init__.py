@@ -1,14 +1,17 @@
-"""Pictures of a predictive distribution, each drawn on axes that the caller owns.
+"""Pictures of predictive distributions, each drawn on matplotlib axes given by the caller.
 
-What does the model believe (:func:`plot_band`, :func:`plot_slice`, :func:`plot_maps`), is the mean
-right (:func:`plot_observed`, :func:`plot_residuals`), is the whole distribution right
-(:func:`plot_pit`), and do the intervals hold what they promise (:func:`plot_reliability`). The last
-two need the probability integral transform only, ``pit = model.predict_cdf(X_test, y_test)``, which
-is uniform for a calibrated model; both show the band in which a calibrated model would lie on so
-many test rows, so that chance is not mistaken for a fault. For classes there are
-:func:`plot_class_reliability`, :func:`plot_risk_coverage` and :func:`plot_confusion`.
+- What does the model predict? :func:`plot_band`, :func:`plot_slice`, :func:`plot_maps`.
+- Is the mean right? :func:`plot_observed`, :func:`plot_residuals`.
+- Is the whole distribution right? :func:`plot_pit`.
+- Do the intervals have their nominal coverage? :func:`plot_reliability`.
 
-Nothing here touches ``matplotlib.pyplot`` or its global state:
+The last two need only the probability integral transform, ``pit = model.predict_cdf(X_test,
+y_test)``, which is uniformly distributed for a calibrated model. Both show the band in which a
+calibrated model would lie on that number of test rows, so that chance is not mistaken for a fault.
+For classes there are :func:`plot_class_reliability`, :func:`plot_risk_coverage` and
+:func:`plot_confusion`.
+
+Nothing here uses ``matplotlib.pyplot`` or its global state:
 
 >>> import numpy as np
 >>> from matplotlib.figure import Figure

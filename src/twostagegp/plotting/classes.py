@@ -1,4 +1,4 @@
-"""Pictures of predicted class probabilities, on axes that the caller owns."""
+"""Pictures of predicted class probabilities, on axes given by the caller."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Array = NDArray[np.float64]
 def confidence_bins(
     confidence: ArrayLike, correct: ArrayLike, n_bins: int = 10, level: float = 0.95
 ) -> list[dict[str, float]]:
-    """Bins of about as many rows each, by confidence: what was said, and what came true.
+    """Return confidence and accuracy in bins of about equal size by confidence.
 
-    Rows of equal confidence stay together. ``low`` and ``high`` are the ends of the share of
-    correct answers that chance allows, with probability ``level``, where the confidence is right.
+    Rows of equal confidence are kept in one bin. ``low`` and ``high`` are the ends of the interval,
+    of probability ``level``, in which the accuracy of a bin lies if the confidence is right.
 
     Parameters
     ----------
@@ -47,10 +47,10 @@ def confidence_bins(
     c = vector(confidence, "confidence")
     right = vector(np.asarray(correct, dtype=np.float64), "correct", len(c))
     ends = np.unique(np.quantile(c, np.linspace(0.0, 1.0, n_bins + 1)[1:], method="inverted_cdf"))
-    place = np.searchsorted(ends, c, side="left")
+    bin_of_row = np.searchsorted(ends, c, side="left")
     bins = []
-    for k in np.unique(place):
-        rows = place == k
+    for k in np.unique(bin_of_row):
+        rows = bin_of_row == k
         n, mean = int(rows.sum()), float(c[rows].mean())
         low, high = stats.binom.interval(level, n, min(mean, 1.0))
         bins.append(
@@ -73,10 +73,10 @@ def plot_class_reliability(
     n_bins: int = 10,
     band: float = 0.95,
 ) -> None:
-    """Draw the share of correct answers against the probability that the model gave them.
+    """Draw the share of correct answers against their predicted probability.
 
-    On the diagonal the probabilities are right; below it the model is too sure of itself. A grey
-    bar is what chance allows in its bin.
+    On the diagonal the probabilities are right; below it the model is overconfident. A grey bar
+    shows the range that chance allows in its bin.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def plot_class_reliability(
     classes : array-like of shape (K,), optional
         The label of each column; the sorted labels of y by default.
     n_bins : int
-        Bins of about as many rows each.
+        Number of bins, which have about equal numbers of rows.
     band : float
         Probability of the grey bars.
 
@@ -102,7 +102,7 @@ def plot_class_reliability(
     labels, p = np.asarray(y), np.asarray(proba, dtype=np.float64)
     names = np.unique(labels) if classes is None else np.asarray(classes)
     if p.ndim != 2 or p.shape != (len(labels), len(names)):
-        raise InputError(f"proba has shape {p.shape}; {(len(labels), len(names))} is wanted.")
+        raise InputError(f"proba must have shape {(len(labels), len(names))}, got {p.shape}.")
     bins = confidence_bins(p.max(1), names[p.argmax(1)] == labels, n_bins, band)
     at = [each["confidence"] for each in bins]
     name = f"{100 * band:g} % of calibrated bins"
@@ -127,7 +127,7 @@ def plot_risk_coverage(
     certainty: ArrayLike | None = None,
     classes: ArrayLike | None = None,
 ) -> None:
-    """Draw the error rate of the most certain rows, for every share of them.
+    """Draw the error rate of the most certain rows against their share of all rows.
 
     Parameters
     ----------
@@ -147,13 +147,13 @@ def plot_risk_coverage(
 
 
 def plot_confusion(ax: Axes, counts: ArrayLike, classes: Any) -> None:
-    """Draw how often each class was taken for which, rows of the truth, columns of the answer.
+    """Draw a confusion matrix, with a row per true class and a column per predicted class.
 
     Parameters
     ----------
     ax : Axes
     counts : array-like of shape (K, K)
-        ``counts[i, j]``: rows of class i that the model called j.
+        ``counts[i, j]``: number of rows of class i for which the model predicted class j.
     classes : sequence of K labels
 
     Examples
@@ -166,7 +166,10 @@ def plot_confusion(ax: Axes, counts: ArrayLike, classes: Any) -> None:
     """
     table, labels = np.asarray(counts), list(classes)
     if table.shape != (len(labels), len(labels)):
-        raise InputError(f"counts has shape {table.shape} for {len(labels)} classes.")
+        raise InputError(
+            f"counts has shape {table.shape} for {len(labels)} classes; give one row and one "
+            "column per class."
+        )
     share = table / np.maximum(table.sum(1, keepdims=True), 1)
     blues = LinearSegmentedColormap.from_list("model", ["#ffffff", MODEL])
     ax.imshow(share, vmin=0.0, vmax=1.0, cmap=blues)

@@ -1,4 +1,4 @@
-"""What a model says along one column (a slice) or over two (maps), by the user's own names."""
+"""Predictions along one column (a slice) or over two columns (maps), with the user's names."""
 
 from __future__ import annotations
 
@@ -19,26 +19,28 @@ from twostagegp.plotting.style import INK, LEGEND, MODEL, MUTED, TRUTH, plain, t
 # matplotlib.dates has no types.
 _dates: Any = dates
 
-__all__ = ["axis_places", "name_axis", "plot_maps", "plot_slice", "row_places"]
+__all__ = ["axis_positions", "name_axis", "plot_maps", "plot_slice", "row_positions"]
 
-#: Colours of the classes of a slice.
+#: Colours and line styles of the classes of a slice.
 _CLASSES = (MODEL, TRUTH, INK, MUTED)
 _DASHES: tuple[Any, ...] = ("-", "--", ":", "-.")
-#: Marks of rows along the axis.
+#: Largest number of marks of rows along the axis.
 _MARKS = 200
 
 
-def plot_slice(ax: Axes, one: Slice, y_label: str = "predicted", column: int | None = None) -> None:
-    """Draw a slice: a line with its band, or a point with its bar for every level.
+def plot_slice(
+    ax: Axes, slice_: Slice, y_label: str = "predicted", column: int | None = None
+) -> None:
+    """Draw a slice: a line with its band, or one point with a bar per category level.
 
     Parameters
     ----------
     ax : Axes
-    one : Slice
+    slice_ : Slice
         From :func:`twostagegp.plotting.slices.make_slices`.
     y_label : str
     column : int, optional
-        Which target or class; all of them by default, of more than four classes those whose
+        Which target or class to draw. By default all, or, of more than four classes, the four whose
         probability changes most.
 
     Examples
@@ -54,35 +56,35 @@ def plot_slice(ax: Axes, one: Slice, y_label: str = "predicted", column: int | N
     >>> ax.get_xlabel()
     'size'
     """
-    shown = _busiest(one) if column is None else [column]
-    places, spread = axis_places(one.grid), 0.0
+    shown = _most_varying(slice_) if column is None else [column]
+    positions, spread = axis_positions(slice_.grid), 0.0
     for turn, k in enumerate(shown):
         colour, dash = _CLASSES[turn % 4], _DASHES[turn % 4]
-        name = None if one.names[k] is None or len(shown) == 1 else plain(one.names[k], 20)
-        middle, ends = one.middle[:, k], one.band[:, k]
-        if one.grid.labels is None:
-            ax.fill_between(places, ends[:, 0], ends[:, 1], color=colour, alpha=0.2, linewidth=0)
-            ax.plot(places, middle, color=colour, linewidth=1.6, linestyle=dash, label=name)
+        name = None if slice_.names[k] is None or len(shown) == 1 else plain(slice_.names[k], 20)
+        middle, ends = slice_.middle[:, k], slice_.band[:, k]
+        if slice_.grid.labels is None:
+            ax.fill_between(positions, ends[:, 0], ends[:, 1], color=colour, alpha=0.2, linewidth=0)
+            ax.plot(positions, middle, color=colour, linewidth=1.6, linestyle=dash, label=name)
         else:
-            at = places + spread
+            at = positions + spread
             ax.vlines(at, ends[:, 0], ends[:, 1], color=colour, alpha=0.45, lw=3.0)
             ax.plot(at, middle, "o", color=colour, markersize=5.0, label=name)
             spread += 0.12
-    tidy(ax, plain(one.grid.feature), y_label)
-    name_axis(ax, one.grid)
-    mark_rows(ax, one.grid)
+    tidy(ax, plain(slice_.grid.feature), y_label)
+    name_axis(ax, slice_.grid)
+    mark_rows(ax, slice_.grid)
     if len(shown) > 1:
         ax.legend(loc="best", **LEGEND)
 
 
-def _busiest(one: Slice) -> list[int]:
-    """The columns of the answers that change most, at most four, in their own order."""
-    change = np.ptp(one.middle, axis=0)
+def _most_varying(slice_: Slice) -> list[int]:
+    """Return the indices, increasing, of the at most four targets or classes that change most."""
+    change = np.ptp(slice_.middle, axis=0)
     return sorted(np.argsort(-change, kind="stable")[: len(_CLASSES)].tolist())
 
 
-def axis_places(grid: Grid) -> Any:
-    """Places on a matplotlib axis: matplotlib's day numbers for dates."""
+def axis_positions(grid: Grid) -> Any:
+    """Return the positions of a grid on a matplotlib axis: matplotlib's day numbers for dates."""
     if grid.start is None:
         return grid.positions
     return _dates.date2num(_naive(grid.start)) + grid.positions
@@ -92,27 +94,28 @@ def _naive(date: Any) -> Any:
     return date.tz_localize(None).floor("us").to_pydatetime()
 
 
-def row_places(grid: Grid, series: pd.Series) -> NDArray[np.float64]:
-    """Places of a table's rows on the axis of a grid that was made from them; NaN for none.
+def row_positions(grid: Grid, series: pd.Series) -> NDArray[np.float64]:
+    """Return the positions of a table's rows on the axis of a grid made from the same table.
 
-    Rows at a level are spread a little to both sides, so that none hides another.
+    A row whose value is missing or not on the axis has position NaN. Rows of the same category
+    level are spread a little to both sides, so that they do not hide each other.
     """
     if grid.labels is None:
         at = np.full(len(series), np.nan)
-        at[series.notna().to_numpy()] = grid.seen + (axis_places(grid)[0] - grid.positions[0])
+        at[series.notna().to_numpy()] = grid.seen + (axis_positions(grid)[0] - grid.positions[0])
         return at
-    places: dict[Any, float] = {
+    positions: dict[Any, float] = {
         value: float(k) for k, value in enumerate(grid.values) if value is not None
     }
     named = {name: float(k) for k, name in enumerate(grid.labels)}
     other, gap = named.get(OTHER, np.nan), named.get(MISSING, np.nan)
     rows = zip(series, series.isna(), strict=True)
-    at = np.array([gap if missing else places.get(value, other) for value, missing in rows])
+    at = np.array([gap if missing else positions.get(value, other) for value, missing in rows])
     return at + np.random.default_rng(0).uniform(-0.18, 0.18, len(at))
 
 
 def name_axis(ax: Axes, grid: Grid, which: str = "x") -> None:
-    """Write levels and dates by their own names on an axis."""
+    """Label an axis with the names of category levels, or with dates."""
     axis = ax.xaxis if which == "x" else ax.yaxis
     if grid.start is not None:
         locator = _dates.AutoDateLocator(minticks=3)
@@ -133,7 +136,7 @@ def name_axis(ax: Axes, grid: Grid, which: str = "x") -> None:
 
 
 def mark_rows(ax: Axes, grid: Grid) -> None:
-    """Small marks along the lower edge where the table has rows."""
+    """Draw small marks along the lower edge at the rows of the table."""
     if len(grid.seen) == 0:
         return
     seen = np.sort(grid.seen)
@@ -155,16 +158,16 @@ def plot_maps(
     points: Any = None,
     titles: tuple[str, str] = ("mean", "standard deviation"),
 ) -> None:
-    """Draw the mean and the spread over two columns, side by side.
+    """Draw the mean and the standard deviation over two columns, side by side.
 
     Parameters
     ----------
     axes : two Axes
     x_grid, y_grid : Grid
-        Along the axes, g and h values.
+        Grids along the two axes, with g and h values.
     mean, std : array-like of shape (h, g)
     points : pair of arrays, optional
-        Places of rows to mark.
+        Positions of rows to mark.
     titles : pair of str
 
     Examples
@@ -184,9 +187,9 @@ def plot_maps(
     ):
         z = np.asarray(values, dtype=np.float64)
         if z.shape != shape:
-            raise InputError(f"{title} has shape {z.shape}; {shape} is wanted.")
+            raise InputError(f"{title} must have shape {shape}, got {z.shape}.")
         mesh = ax.pcolormesh(
-            axis_places(x_grid), axis_places(y_grid), z, cmap=colours, shading="nearest",
+            axis_positions(x_grid), axis_positions(y_grid), z, cmap=colours, shading="nearest",
             rasterized=True,
         )  # fmt: skip
         bar = ax.figure.colorbar(mesh, ax=ax)

@@ -1,4 +1,4 @@
-"""Which picture suits a model: a band, two maps, slices, or predictions against outcomes."""
+"""The ``plot`` method of the estimators: a band, two maps, slices, or predictions and outcomes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from twostagegp.errors import InputError
 from twostagegp.plotting.classes import plot_class_reliability, plot_risk_coverage
-from twostagegp.plotting.inputs import plot_maps, plot_slice, row_places
+from twostagegp.plotting.inputs import plot_maps, plot_slice, row_positions
 from twostagegp.plotting.regression import plot_observed
 from twostagegp.plotting.slices.answers import Answers
 from twostagegp.plotting.slices.effects import shuffle_effects
@@ -30,10 +30,11 @@ from twostagegp.plotting.style import INK, LEGEND, new_axes, plain
 
 __all__ = ["plot_model"]
 
-#: Slices that are drawn by default, points of a fine line, values along the side of a map.
+#: Number of slices drawn by default, of points of a fine line, and of values per axis of a map.
 SLICES, FINE, SIDE = 4, 241, 45
-#: Rows that are drawn as points.
+#: Largest number of rows that are drawn as points.
 MOST_POINTS = 1000
+#: Number of draws from which the standard deviation of a probability is computed.
 _DRAWS = 100
 
 
@@ -47,12 +48,12 @@ def plot_model(
     target: int = 0,
     ax: Any = None,
 ) -> list[Axes]:
-    """Draw a fitted model; the ``plot`` method of the estimators says what."""
+    """Draw a fitted model; the ``plot`` method of the estimators documents the parameters."""
     check_is_fitted(model, "fit_report_")
     if not 0.0 < level < 1.0:
         raise InputError(f"level={level!r} must lie between 0 and 1, for example 0.95.")
     if y is not None and X is None:
-        raise InputError("y needs the rows X that it belongs to: plot(X, y).")
+        raise InputError("y was given without X; call plot(X, y) with the rows of these outcomes.")
     answers = Answers(model, level)
     column = _column(answers, target)
     given = X is not None
@@ -63,7 +64,7 @@ def plot_model(
         frame, outcome = training_frame(model)
     if len(frame) == 0 or (outcome is not None and len(outcome) != len(frame)):
         raise InputError(
-            f"X has {len(frame)} rows and y {np.size(outcome)}; give one outcome a row."
+            f"X has {len(frame)} rows and y has {np.size(outcome)}; give one outcome per row."
         )
     if features is not None:
         names = [features] if isinstance(features, str) else list(features)
@@ -81,12 +82,12 @@ def plot_model(
 
 
 def _column(answers: Answers, target: int) -> int | None:
-    """Which column of the answers to draw; None for all classes."""
+    """Return which column of the predictions to draw, or None for all classes."""
     if answers.classes is not None:
         return None
     if not 0 <= target < len(answers.names):
         raise InputError(
-            f"target={target!r}: the model has {len(answers.names)} target(s), from 0."
+            f"target={target!r}, but the model has {len(answers.names)} target(s), numbered from 0."
         )
     return target
 
@@ -104,7 +105,10 @@ def _slices(
 ) -> list[Axes]:
     slices = make_slices(answers, frame, names)
     if not slices:
-        raise InputError(f"no value is known in {', '.join(map(repr, names))}: nothing to draw.")
+        raise InputError(
+            f"the features {', '.join(map(repr, names))} have only missing values, so that there "
+            "is nothing to draw; choose other features."
+        )
     axes = new_axes(len(slices), ax)
     for one, each in zip(slices, axes, strict=True):
         plot_slice(each, one, _label(answers), column)
@@ -114,16 +118,16 @@ def _slices(
 def _one_input(
     answers: Answers, frame: pd.DataFrame, y: Any, column: int | None, given: bool, ax: Any
 ) -> list[Axes]:
-    """The band over the range of the rows, and the rows themselves."""
+    """Draw the prediction over the range of the rows, and the rows themselves."""
     name = str(frame.columns[0])
     slices = make_slices(answers, frame, [name], FINE)
     if not slices:
-        raise InputError(f"no value is known in {name!r}: nothing to draw.")
+        raise InputError(f"{name!r} has only missing values, so that there is nothing to draw.")
     axes = new_axes(1, ax)
     plot_slice(axes[0], slices[0], _label(answers), column)
     if y is None or answers.classes is not None:
         return axes
-    at = row_places(slices[0].grid, frame[name])
+    at = row_positions(slices[0].grid, frame[name])
     values = np.asarray(y, dtype=np.float64).reshape(len(frame), -1)[:, column or 0]
     rows = np.random.default_rng(0).permutation(len(at))[:MOST_POINTS]
     label = "rows" if given else "training rows"
@@ -133,14 +137,14 @@ def _one_input(
 
 
 def _two_inputs(answers: Answers, frame: pd.DataFrame, target: int, ax: Any) -> list[Axes]:
-    """Maps over both columns."""
+    """Draw maps of the mean and the standard deviation over both columns."""
     model = answers.model
     kinds, rules = column_kinds(model), column_rules(model)
     first, second = (
         make_grid(str(name), frame[name], kinds[name], rules[name], SIDE) for name in frame.columns
     )
     if not first.values or not second.values:
-        raise InputError("a column without a known value cannot be drawn.")
+        raise InputError("a column with only missing values cannot be drawn.")
     pairs = [(a, b) for b in second.values for a in first.values]
     names = list(frame.columns)
     varied = {names[0]: [a for a, _ in pairs], names[1]: [b for _, b in pairs]}
@@ -150,14 +154,15 @@ def _two_inputs(answers: Answers, frame: pd.DataFrame, target: int, ax: Any) -> 
     axes = new_axes(2, ax)
     some = np.random.default_rng(0).permutation(len(frame))[:MOST_POINTS]
     points = (
-        row_places(first, frame[names[0]])[some],
-        row_places(second, frame[names[1]])[some],
+        row_positions(first, frame[names[0]])[some],
+        row_positions(second, frame[names[1]])[some],
     )
     plot_maps(axes, first, second, middle.reshape(shape), spread.reshape(shape), points, titles)
     return axes
 
 
 def _surface(answers: Answers, rows: Any, target: int) -> tuple[Any, Any, tuple[str, str]]:
+    """Return the mean, the standard deviation and the titles of the two maps."""
     model = answers.model
     if answers.classes is None:
         mean, std = (np.asarray(each) for each in model.predict(rows, return_std=True))

@@ -1,4 +1,4 @@
-"""Pictures of a predictive distribution of numbers, on axes that the caller owns."""
+"""Pictures of predictive distributions of a number, on axes given by the caller."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def plot_band(
     ----------
     ax : Axes
     x : array-like of shape (n,) or (n, 1)
-        Where the model was asked, in any order.
+        Inputs of the predictions, in any order.
     mean : array-like of shape (n,)
     interval : array-like of shape (n, 2)
         Lower and upper ends.
@@ -84,7 +84,7 @@ def plot_band(
 def plot_observed(ax: Axes, y: ArrayLike, mean: ArrayLike, interval: ArrayLike) -> None:
     """Draw the predicted mean against the outcome, with the interval of each row as a bar.
 
-    A bar that crosses the diagonal holds its outcome; the others are drawn in a second colour.
+    A bar that crosses the diagonal contains its outcome; the others are drawn in a second colour.
 
     Parameters
     ----------
@@ -121,9 +121,9 @@ def plot_observed(ax: Axes, y: ArrayLike, mean: ArrayLike, interval: ArrayLike) 
 def plot_pit(ax: Axes, pit: ArrayLike, n_bins: int = 10, level: float = 0.95) -> None:
     """Draw the histogram of the probability integral transform.
 
-    Bars of a calibrated model stay inside the shaded band with probability ``level`` each: a
-    bin's count is binomial with n rows and probability 1 / n_bins. Bars high at both ends mean
-    intervals that are too narrow, a hump in the middle intervals that are too wide.
+    For a calibrated model, each bar ends inside the shaded band with probability ``level``: the
+    count of a bin is binomial with n rows and probability 1 / n_bins. High bars at both ends mean
+    that intervals are too narrow; a hump in the middle means that they are too wide.
 
     Parameters
     ----------
@@ -162,9 +162,9 @@ def plot_reliability(
 ) -> None:
     """Draw the share of outcomes inside central intervals against the nominal level.
 
-    The central interval of level p holds an outcome exactly where abs(pit - 1/2) is at most p/2.
-    Below the diagonal intervals are too narrow, above it too wide; the shaded band holds a
-    calibrated model's point with probability ``band`` at each level.
+    The central interval of level p contains an outcome if and only if abs(pit - 1/2) ≤ p/2. Below
+    the diagonal intervals are too narrow, above it too wide. At each level the point of a
+    calibrated model lies in the shaded band with probability ``band``.
 
     Parameters
     ----------
@@ -210,10 +210,11 @@ def plot_residuals(
     std: ArrayLike | None = None,
     x_label: str = "predicted",
 ) -> None:
-    """Draw observed less predicted against the prediction, or against any other number.
+    """Draw observed minus predicted outcomes against the prediction, or against any other number.
 
-    Around zero without a pattern is right. A curve says that the mean misses something; a funnel
-    that the spread changes, which the band of two standard deviations should follow.
+    Residuals should scatter around zero without a pattern. A curve means that the mean misses
+    something. A funnel means that the noise changes; the bars of two predicted standard deviations
+    should then follow it.
 
     Parameters
     ----------

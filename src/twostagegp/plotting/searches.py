@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["draw_check", "draw_record", "draw_search", "draw_stage"]
 
 _SCORES = {
-    "loo": "leave-one-out density, less is better",
-    "nll": "negative log likelihood, less is better",
-    "misspecification": "share within the ratio, more is better",
+    "loo": "leave-one-out density, lower is better",
+    "nll": "negative log likelihood, lower is better",
+    "misspecification": "share within the ratio, higher is better",
 }
 
 
@@ -33,7 +33,10 @@ def _axes(ax: Any, rows: int) -> Axes:
 
 
 def draw_search(search: KernelSearch, ax: Any = None) -> Axes:
-    """Every kernel's mean score with two standard errors, best on top; failures by name."""
+    """Draw every kernel's mean score with two standard errors, the best at the top.
+
+    Kernels that could not be fitted are listed without a score.
+    """
     table = search.table
     ax = _axes(ax, len(table))
     fitted = table[table["failure"] == ""]
@@ -51,7 +54,7 @@ def draw_search(search: KernelSearch, ax: Any = None) -> Axes:
     ax.set_ylim(len(table) - 0.5, -0.5)
     label = _SCORES[search.selection]
     if search.model == "krr" and search.selection == "loo":
-        label = "leave-one-out error squared, less is better"
+        label = "squared leave-one-out error, lower is better"
     tidy(ax, label, "")
     done = int(table["repeats"].max())
     ax.set_title(
@@ -61,7 +64,7 @@ def draw_search(search: KernelSearch, ax: Any = None) -> Axes:
 
 
 def draw_record(record: SearchRecord) -> list[Axes]:
-    """Both stages of a fit side by side: the ratio test's search, or the candidates' scores."""
+    """Draw the stages of a fit side by side: the ratio test's search, or the candidates' scores."""
     stages = list(dict.fromkeys(row["stage"] for row in record))
     most = max((sum(row["stage"] == stage for row in record) for stage in stages), default=1)
     figure = Figure(figsize=(5.2 * max(1, len(stages)), 1.4 + 0.32 * most), layout="constrained")
@@ -72,7 +75,7 @@ def draw_record(record: SearchRecord) -> list[Axes]:
 
 
 def draw_stage(record: SearchRecord, stage: str, ax: Any = None) -> Axes:
-    """One stage of a fit: the ratio test's search, or the candidates' scores."""
+    """Draw one stage of a fit: the ratio test's search, or the candidates' scores."""
     search = getattr(record, stage, None)
     if search is not None:
         return draw_search(search, ax)
@@ -89,13 +92,13 @@ def _draw_candidates(rows: list[dict[str, Any]], stage: str, ax: Axes) -> None:
     ax.scatter([row["score"] for row in fitted], place, c=colours)
     ax.set_yticks(place, [row["kernel"] for row in fitted], fontsize=8)
     ax.set_ylim(len(fitted) - 0.5, -0.5)
-    tidy(ax, "score a row, less is better", "")
+    tidy(ax, "score per row, lower is better", "")
     ax.xaxis.set_major_locator(MaxNLocator(nbins=4))
     ax.set_title(f"{stage}: {len(rows)} kernels, in use: orange", color=INK, fontsize=10)
 
 
 def draw_check(check: MisspecificationCheck, ax: Any = None) -> Axes:
-    """Evidence for each cause against its simulations, or the shares of all repetitions."""
+    """Draw the evidence for each cause and its simulations, or the shares of all repetitions."""
     if check.test == "bootstrap":
         return _draw_causes(check, _axes(ax, len(check.causes)))
     ax = _axes(ax, 4)
@@ -120,9 +123,9 @@ def _draw_causes(check: MisspecificationCheck, ax: Axes) -> Axes:
             check.per_repeat[cause], np.full(len(check.per_repeat), y), s=8, color=MUTED, alpha=0.4,
             label="simulated" if y == 0 else None,
         )  # fmt: skip
-        found = cause in check.named
+        colour = TRUTH if cause in check.named else MODEL
         ax.scatter(
-            causes.loc[cause, "evidence"], y, s=60, marker="D", color=TRUTH if found else MODEL,
+            causes.loc[cause, "evidence"], y, s=60, marker="D", color=colour,
             zorder=3, label="the data" if y == 0 else None,
         )  # fmt: skip
     ax.axvline(limit, color=TRUTH, linestyle="--", label=f"level {check.delta:g}")

@@ -1,7 +1,7 @@
-"""Colours, and axes with no more lines than they need.
+"""Colours, the style of axes, and checks of the arrays that are drawn.
 
-Names of columns and of classes are the user's: :func:`plain` keeps a dollar sign in them from being
-taken for mathematics, and long names from filling the picture.
+Names of columns and classes come from the user. :func:`plain` shortens long names, and prevents
+matplotlib from reading a dollar sign in them as the start of a formula.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
     "vector",
 ]
 
-#: The four colours: text and data points, what the model says, aids to the eye, the truth.
+#: The four colours: text and data points, predictions, guide lines, the truth.
 INK, MODEL, MUTED, TRUTH = "#1d232b", "#1763a6", "#68727f", "#b4460f"
 
 LEGEND: dict[str, Any] = {
@@ -43,7 +43,7 @@ LEGEND: dict[str, Any] = {
 
 
 def plain(text: Any, most: int = 34) -> str:
-    """A user's name as matplotlib should write it: letter by letter, not longer than ``most``.
+    """Return a user's name for matplotlib, taken literally and at most ``most`` characters long.
 
     Examples
     --------
@@ -58,7 +58,7 @@ def plain(text: Any, most: int = 34) -> str:
 
 
 def tidy(ax: Axes, x_label: str, y_label: str) -> None:
-    """Give the axes labels, and no more lines than they need."""
+    """Label the axes, and remove the upper and right frame lines."""
     ax.set_xlabel(x_label, color=INK)
     ax.set_ylabel(y_label, color=INK)
     for side in ("top", "right"):
@@ -69,14 +69,14 @@ def tidy(ax: Axes, x_label: str, y_label: str) -> None:
 
 
 def new_axes(count: int, ax: Any = None, width: float = 4.6, height: float = 3.4) -> list[Axes]:
-    """The caller's axes, or as many as are needed on a new figure that pyplot knows nothing of.
+    """Return the caller's axes, or ``count`` axes on a new figure outside of pyplot.
 
     Parameters
     ----------
     count : int
     ax : Axes or sequence of Axes, optional
     width, height : float
-        Inches of one picture.
+        Size of one picture in inches.
     """
     if ax is None:
         columns = min(count, 2)
@@ -89,34 +89,34 @@ def new_axes(count: int, ax: Any = None, width: float = 4.6, height: float = 3.4
     given: Sequence[Any] = [ax] if isinstance(ax, Axes) else list(np.ravel(ax))
     if len(given) != count or not all(isinstance(each, Axes) for each in given):
         raise InputError(
-            f"ax holds {len(given)} axes; this picture needs {count}. Leave ax out for new ones."
+            f"ax holds {len(given)} axes; this picture needs {count}. Omit ax to create them."
         )
     return list(given)
 
 
 def vector(values: ArrayLike, name: str, n: int | None = None) -> NDArray[np.float64]:
-    """One column of at least one number, or of n numbers."""
+    """Return the values as an array of shape (n,), or of any positive length if n is None."""
     array = np.asarray(values, dtype=np.float64)
     flat = array.reshape(-1)
     if array.ndim > 2 or (array.ndim == 2 and array.shape[1] != 1):
-        raise InputError(f"{name} has shape {array.shape}; a single column is wanted.")
+        raise InputError(f"{name} must be a single column, got shape {array.shape}.")
     if flat.size == 0 or (n is not None and len(flat) != n):
-        wanted = "at least one" if n is None else str(n)
-        raise InputError(f"{name} holds {len(flat)} values; {wanted} are wanted.")
+        expected = "at least one value" if n is None else f"{n} values"
+        raise InputError(f"{name} must hold {expected}, got {len(flat)}.")
     return flat
 
 
 def interval_ends(interval: ArrayLike, n: int) -> NDArray[np.float64]:
-    """Lower and upper ends, shape (n, 2)."""
+    """Return the lower and upper ends, shape (n, 2)."""
     array = np.asarray(interval, dtype=np.float64)
     if array.shape != (n, 2):
-        raise InputError(f"interval has shape {array.shape}; {(n, 2)} is wanted.")
+        raise InputError(f"interval must have shape {(n, 2)}, got {array.shape}.")
     return array
 
 
 def pit_values(pit: ArrayLike) -> NDArray[np.float64]:
-    """Values between 0 and 1."""
+    """Return the PIT values, shape (n,); raise if one lies outside [0, 1]."""
     values = vector(pit, "pit")
     if not ((values >= 0.0) & (values <= 1.0)).all():
-        raise InputError("pit must lie between 0 and 1; take it from predict_cdf.")
+        raise InputError("pit must lie between 0 and 1; use the values of predict_cdf.")
     return values

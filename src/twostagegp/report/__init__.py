@@ -1,4 +1,7 @@
-"""Self-contained HTML pages: one file, no network, readable on a phone and in the dark."""
+"""Self-contained HTML reports on fitted models: one file that loads nothing from a network.
+
+The pages fit narrow screens and follow the reader's light or dark colour scheme.
+"""
 
 from twostagegp.report.page import Picture as Picture
 from twostagegp.report.page import render_page as render_page

@@ -1,4 +1,4 @@
-"""Tables of single rows: the least and the most certain ones, with their inputs."""
+"""Tables of single test rows: the least and the most certain ones, with their inputs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from twostagegp.report.words import cell, number
+from twostagegp.report.wording import cell, number
 
 __all__ = ["MOST_INPUTS", "case_table", "regression_cases"]
 
-#: Inputs shown in a table of cases, the most important first.
+#: Largest number of inputs shown in a table of cases, the most important first.
 MOST_INPUTS = 12
 
 
@@ -23,21 +23,22 @@ def case_table(
     facts: Sequence[Sequence[tuple[str, float | None]]],
     inputs: pd.DataFrame,
 ) -> dict[str, Any]:
-    """A table for the template: some facts, then the inputs of each row.
+    """Return a table for the template: per row some facts, then its inputs.
 
     Parameters
     ----------
     caption : str
     heads : sequence of str
-        Of the facts.
-    facts : sequence of rows of (text, number to sort by)
+        Column headings of the facts.
+    facts : sequence of rows
+        Each row is a sequence of pairs (text, number to sort by).
     inputs : DataFrame
-        One row for each of the facts, columns in the order in which to show them.
+        The inputs of the same rows, with the columns in the order in which to show them.
     """
     shown = inputs.iloc[:, :MOST_INPUTS]
     rows = []
     for k, fact in enumerate(facts):
-        values = [(cell(value), _key(value)) for value in shown.iloc[k]]
+        values = [(cell(value), _sort_key(value)) for value in shown.iloc[k]]
         rows.append([*fact, *values])
     return {
         "caption": caption,
@@ -47,8 +48,8 @@ def case_table(
     }
 
 
-def _key(value: Any) -> float | None:
-    """What a cell is sorted by; None sorts by its text."""
+def _sort_key(value: Any) -> float | None:
+    """Return the number by which a cell is sorted, or None to sort by its text."""
     if isinstance(value, pd.Timestamp):
         return float(value.value)
     if isinstance(value, int | float | np.number) and not isinstance(value, bool):
@@ -57,20 +58,20 @@ def _key(value: Any) -> float | None:
 
 
 def regression_cases(
-    one: Any, labels: list[str], inputs: pd.DataFrame, which: NDArray[np.int64], caption: str
+    target: Any, labels: list[str], inputs: pd.DataFrame, which: NDArray[np.int64], caption: str
 ) -> dict[str, Any]:
-    """Predicted, observed and half the 95 % interval of some rows."""
-    ends = one.interval(0.95)
+    """Return a table of some rows: half the 95 % interval, prediction, outcome and inputs."""
+    ends = target.interval(0.95)
     facts = []
     for i in which:
         half = float(ends[i, 1] - ends[i, 0]) / 2.0
-        out = not ends[i, 0] <= one.y[i] <= ends[i, 1]
+        outside = not ends[i, 0] <= target.y[i] <= ends[i, 1]
         facts.append(
             [
                 (labels[i], None),
                 (f"± {number(half)}", half),
-                (number(one.mean[i]), float(one.mean[i])),
-                (number(one.y[i]) + (" (outside)" if out else ""), float(one.y[i])),
+                (number(target.mean[i]), float(target.mean[i])),
+                (number(target.y[i]) + (" (outside)" if outside else ""), float(target.y[i])),
             ]
         )
     heads = ("row", "95 % interval", "predicted", "observed")

@@ -1,4 +1,4 @@
-"""The page of a classifier."""
+"""The content of a classifier's report."""
 
 from __future__ import annotations
 
@@ -15,18 +15,8 @@ from twostagegp.plotting.slices import Answers, make_slices, shuffle_effects
 from twostagegp.plotting.slices.tables import as_given
 from twostagegp.report.advice import class_advice, note
 from twostagegp.report.cases import MOST_INPUTS, case_table
-from twostagegp.report.facts import TestRows, read_rows
-from twostagegp.report.fitted import made_by, outside_training, search_pictures, time_rows
-from twostagegp.report.inputs import (
-    effect_rows,
-    ranked,
-    slice_entries,
-    slice_features,
-    typical_words,
-)
-from twostagegp.report.page import Picture
-from twostagegp.report.probabilities import (
-    Answered,
+from twostagegp.report.class_sections import (
+    ClassPredictions,
     bin_rows,
     confidence_gap,
     confusion,
@@ -34,31 +24,43 @@ from twostagegp.report.probabilities import (
     tiles,
     trust_pictures,
 )
-from twostagegp.report.words import cell, number, percent, plural
+from twostagegp.report.fit_section import outside_training, provenance, search_pictures, timing_rows
+from twostagegp.report.input_section import (
+    effect_rows,
+    rank_by_effect,
+    slice_entries,
+    slice_features,
+    typical_text,
+)
+from twostagegp.report.page import Picture
+from twostagegp.report.predictions import TestRows, read_rows
+from twostagegp.report.wording import cell, notes_sentence, number, percent, plural
 from twostagegp.search.stages import SearchRecord
 
 __all__ = ["classification_context"]
 
+#: Number of rows in each table of cases.
 CASES = 10
+#: Number of test rows predicted at a time.
 _CHUNK = 1 << 13
 
 
 def classification_context(model: Any, X: Any, y: Any) -> dict[str, Any]:
-    """Everything that the template of a classifier's page needs."""
+    """Return everything that the template of a classifier's page needs."""
     rows = read_rows(model, X, y, classes=True)
-    strange = [label for label in np.unique(rows.y) if label not in set(model.classes_)]
-    if strange:
+    unknown = [label for label in np.unique(rows.y) if label not in set(model.classes_)]
+    if unknown:
         raise InputError(
-            f"y holds {strange[0]!r}, which is not one of the {len(model.classes_)} classes of the "
-            "fit; leave such rows out, or fit again with rows of that class."
+            f"y holds {unknown[0]!r}, which is not one of the {len(model.classes_)} classes of the "
+            "fit; remove such rows, or fit again with rows of that class."
         )
-    answered, seconds, met = _ask(model, rows)
+    answered, seconds, messages = _predict(model, rows)
     answers = Answers(model)
-    order = ranked(shuffle_effects(answers, rows.frame))
+    order = rank_by_effect(shuffle_effects(answers, rows.frame))
     outside = outside_training(model, encoded_inputs(model, as_given(model, rows.frame)))
     slices = make_slices(answers, rows.frame, slice_features(order))
     report = model.fit_report_
-    advice = class_advice(report, answered.n, outside, met) + _trust(answered)
+    advice = class_advice(report, answered.n, outside, messages) + _confidence_advice(answered)
     label = "probability"
     if len(answers.names) == 1:
         label = f"probability of {cell(answers.names[0])}"
@@ -73,26 +75,26 @@ def classification_context(model: Any, X: Any, y: Any) -> dict[str, Any]:
         "confusion": confusion(answered),
         "effects": effect_rows(order, classes=True),
         "slices": slice_entries(slices, answers, label),
-        "typical": typical_words(slices[0].typical) if slices else "",
+        "typical": typical_text(slices[0].typical) if slices else "",
         "cases": _cases(answered, rows, order),
-        "fit_words": _fit_words(report),
-        "tried": _tried(model),
-        "tried_pictures": _tried_pictures(model),
+        "fit_sentences": _fit_sentences(report),
+        "tried": _kernel_rows(model),
+        "tried_pictures": _kernel_pictures(model),
         "report_lines": str(report).splitlines(),
         "advice": advice,
-        "times": time_rows(report.seconds, seconds, answered.n),
+        "times": timing_rows(report.seconds, seconds, answered.n),
     }
     return {
         "kind": "classification",
         "targets": [target],
         "n_train": report.n_rows,
         "n_test": answered.n,
-        "made": made_by(model, report.n_rows, answered.n),
+        "made": provenance(model, report.n_rows, answered.n),
         "estimator": type(model).__name__,
     }
 
 
-def _ask(model: Any, rows: TestRows) -> tuple[Answered, float, list[str]]:
+def _predict(model: Any, rows: TestRows) -> tuple[ClassPredictions, float, list[str]]:
     begin = time.perf_counter()
     proba, certain = [], []
     with warnings.catch_warnings(record=True) as caught:
@@ -102,61 +104,63 @@ def _ask(model: Any, rows: TestRows) -> tuple[Answered, float, list[str]]:
             proba.append(model.predict_proba(part))
             certain.append(model.predict_certainty(part))
     seconds = time.perf_counter() - begin
-    answered = Answered(
+    answered = ClassPredictions(
         rows.y, np.asarray(model.classes_), np.concatenate(proba), np.concatenate(certain)
     )
     return answered, seconds, list(dict.fromkeys(str(each.message) for each in caught))
 
 
-def headline(a: Answered, advice: list[Any]) -> list[str]:
-    """The page in a few sentences."""
+def headline(a: ClassPredictions, advice: list[Any]) -> list[str]:
+    """Return the most important results in a few sentences."""
     right = int(a.right.sum())
     _, counts = np.unique(a.y, return_counts=True)
-    words = [
+    sentences = [
         f"The model is right in {right} of {plural(a.n, 'case')} ({percent(right / a.n)}); always "
         f"answering with the most common class would be right in {percent(counts.max() / a.n)}."
     ]
     split = scores.certainty_split(a.y, a.answer, a.certain)
     if 0 < split.n_certain < a.n:
-        words.append(
+        sentences.append(
             f"It calls {split.n_certain} of its answers certain, and is right in "
             f"{percent(split.accuracy_certain)} of them. Among the other {split.n_uncertain}, "
             f"which are worth a second look, it is right in {percent(split.accuracy_uncertain)}."
         )
-    words.append(_confidence_words(a))
+    sentences.append(_confidence_sentence(a))
     if advice:
-        words.append(f"There {'is' if len(advice) == 1 else 'are'} {plural(len(advice), 'note')} "
-                     "to read before using the model.")  # fmt: skip
-    return words
+        sentences.append(notes_sentence(len(advice)))
+    return sentences
 
 
-def _confidence_words(a: Answered) -> str:
+def _confidence_sentence(a: ClassPredictions) -> str:
     gap, error = confidence_gap(a)
-    said = (
-        f"On average it gives its answer a probability of {percent(float(a.confidence.mean()))}, "
+    comparison = (
+        f"On average it gives its answers a probability of {percent(float(a.confidence.mean()))}, "
         f"and {percent(float(a.right.mean()))} are right"
     )
     if gap > 2.0 * error:
-        return f"{said}: it is too sure of itself."
+        return f"{comparison}: it is overconfident."
     if gap < -2.0 * error:
-        return f"{said}: it is less sure than it could be."
-    return f"{said}: within what chance allows (± {percent(2.0 * error)}), the probabilities hold."
+        return f"{comparison}: it is underconfident."
+    return f"{comparison}: the difference is within what chance allows (± {percent(2.0 * error)})."
 
 
-def _trust(a: Answered) -> list[dict[str, str]]:
+def _confidence_advice(a: ClassPredictions) -> list[dict[str, str]]:
+    """Return a note if the probabilities are too high."""
     gap, error = confidence_gap(a)
     if gap > 2.0 * error:
         return [
             note(
                 f"The probabilities are too high by {percent(gap)} on average on these rows.",
-                "Were these rows drawn like the training rows? Rows that belong together should "
-                "be held out together: fit(X, y, groups=...).",
+                "Check whether these rows were drawn like the training rows. Rows that belong "
+                "together should be held out together: fit(X, y, groups=...).",
             )
         ]
     return []
 
 
-def _cases(a: Answered, rows: TestRows, order: list[tuple[str, float]]) -> list[dict[str, Any]]:
+def _cases(
+    a: ClassPredictions, rows: TestRows, order: list[tuple[str, float]]
+) -> list[dict[str, Any]]:
     by_confidence = np.argsort(a.confidence, kind="stable")
     wrong = by_confidence[::-1][~a.right[by_confidence[::-1]]]
     inputs = rows.frame[[name for name, _ in order]]
@@ -185,22 +189,22 @@ def _cases(a: Answered, rows: TestRows, order: list[tuple[str, float]]) -> list[
     return tables
 
 
-def _fit_words(report: Any) -> list[str]:
+def _fit_sentences(report: Any) -> list[str]:
     return [
         f"The training table had {plural(report.n_rows, 'row')}, "
         f"{plural(report.n_features, 'column')} and "
         f"{plural(report.n_classes, 'class', 'classes')}. Method: {report.method} "
         f"({report.method_reason}).",
-        f"What is most probable comes from: {report.mean}. The weights are those that gave "
-        "held-out training rows the best log loss.",
-        f"How sure the model is comes from: {report.variance}.",
+        f"Mean of the latent functions: {report.mean}. The weights are those with the best log "
+        "loss on held-out training rows.",
+        f"Variance of the latent functions: {report.variance}.",
         f"Calibration on held-out training rows: {report.calibration}. Held-out log loss: "
         f"{number(report.log_loss)}.",
     ]
 
 
-def _tried(model: Any) -> list[dict[str, str]]:
-    """Kernels that were tried, by held-out log loss."""
+def _kernel_rows(model: Any) -> list[dict[str, str]]:
+    """Return the table of the kernels that were tried, by held-out log loss."""
     rows = sorted(model.search_, key=lambda row: (not np.isfinite(row.loss), row.loss))
     return [
         {
@@ -212,8 +216,11 @@ def _tried(model: Any) -> list[dict[str, str]]:
     ]
 
 
-def _tried_pictures(model: Any) -> list[Picture]:
-    """The same as a picture, where there was a choice; kernels in use in the second colour."""
+def _kernel_pictures(model: Any) -> list[Picture]:
+    """Return a picture of the same table if at least two kernels were fitted.
+
+    Kernels that the model uses are drawn in the second colour.
+    """
     tried = [row for row in model.search_ if np.isfinite(row.loss)]
     if len(tried) < 2:
         return []
@@ -227,4 +234,4 @@ def _tried_pictures(model: Any) -> list[Picture]:
         }
         for row in tried
     ]
-    return search_pictures(SearchRecord(rows), "log loss of held-out rows, less is better")
+    return search_pictures(SearchRecord(rows), "log loss of held-out rows, lower is better")

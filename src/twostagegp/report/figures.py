@@ -1,4 +1,4 @@
-"""Small figures for a page, each with the words for a reader who cannot see it."""
+"""Small figures for a report, each with a text alternative."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["axes", "picture"]
 
 
 def axes(width: float = 3.8, height: float = 3.0) -> Any:
-    """Axes on a new figure of the size that pages use."""
+    """Return axes on a new figure of the size used in reports."""
     return Figure(figsize=(width, height), layout="constrained").subplots()
 
 
 def picture(ax: Any, title: str, alt: str) -> Picture:
-    """The figure of some axes as a picture of the page."""
+    """Return the figure of the axes as a picture for the page."""
     return Picture.from_figure(ax.figure, title, alt)

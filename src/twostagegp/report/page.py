@@ -1,8 +1,8 @@
-"""Render a page from a template, embed its pictures, and write it whole or not at all.
+"""Render a page from a template, embed its pictures, and write it atomically.
 
-A picture is an SVG inside the page, as a data URI with an alternative text. Its colours are those
-of :mod:`twostagegp.plotting` turned into CSS variables with a second value for dark mode, so that
-one picture serves both.
+A picture is embedded as an SVG in a data URI, with a text alternative. The colours of
+:mod:`twostagegp.plotting` are replaced by CSS variables that have a second value for dark mode, so
+that one picture serves both colour schemes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from twostagegp.plotting import INK, MODEL, MUTED, TRUTH
 
 __all__ = ["Picture", "render_page", "template_text", "write_page"]
 
-#: Colour of the plots in the light: its name in the SVG, and its value in the dark.
+#: For each colour of the plots: its name in the SVG, and its value in dark mode.
 _DARK = {
     INK: ("ink", "#e4e8ed"),
     MODEL: ("model", "#6cb4f0"),
@@ -33,7 +33,7 @@ _DARK = {
     TRUTH: ("truth", "#f29a66"),
 }
 
-#: Fixed settings of the SVG writer: text stays text, ids do not change from run to run.
+#: Settings of the SVG writer: text is stored as text, and ids do not change from run to run.
 _SVG: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "twostagegp"}
 
 
@@ -46,7 +46,7 @@ class Picture:
     title : str
         Short heading.
     alt : str
-        What a reader who cannot see the picture should know.
+        Text alternative, for readers who cannot see the picture.
     src : str
         Data URI.
     """
@@ -70,7 +70,7 @@ class Picture:
 
 
 def _adaptive_svg(figure: Figure) -> str:
-    """The figure as SVG whose colours follow the reader's colour scheme."""
+    """Return the figure as an SVG whose colours follow the reader's colour scheme."""
     stream = io.StringIO()
     with matplotlib.rc_context(_SVG):
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
@@ -87,12 +87,12 @@ def _adaptive_svg(figure: Figure) -> str:
 
 
 def render_page(context: Mapping[str, Any], template: str = "report.html.j2") -> str:
-    """Fill a template of this package; a name missing in the context is an error.
+    """Return a page from a template of this package; a missing name in the context is an error.
 
     Parameters
     ----------
     context : mapping of str
-        The names that the template uses.
+        The values of the names that the template uses.
     template : str
         File in ``twostagegp/report/templates``.
     """
@@ -107,22 +107,22 @@ def render_page(context: Mapping[str, Any], template: str = "report.html.j2") ->
 
 
 def template_text(name: str) -> str:
-    """A file of this package's templates as it is, nothing filled in."""
+    """Return the unrendered text of a file in this package's template folder."""
     return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
 
 
 def write_page(
     path: str | os.PathLike[str], context: Mapping[str, Any], template: str = "report.html.j2"
 ) -> Path:
-    """Render a page and put it at ``path``, whole or not at all.
+    """Render a page and write it to ``path`` atomically.
 
-    The text goes to a new file in the same folder, which then takes the place of the old one in
-    one step: a reader never sees half a page, and a failure leaves the old page as it was.
+    The text is written to a temporary file in the same folder, which then replaces the old file in
+    one step: a reader never sees an incomplete page, and a failure leaves the old page unchanged.
 
     Parameters
     ----------
     path : path-like
-        Missing folders are made.
+        Missing folders are created.
     context, template
         As in :func:`render_page`.
 

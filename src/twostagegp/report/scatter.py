@@ -1,7 +1,8 @@
-"""The one picture that is drawn as elements of the page, so that a point can be asked about.
+"""The interactive picture of predicted against observed outcomes, drawn as SVG elements.
 
-Places are worked out here, in the units of the SVG; without a script every point still shows its
-row as a tooltip, and the bars are those of the 95 % interval. With one, a slider moves the ends.
+The coordinates are computed here, in the units of the SVG. Without JavaScript, every point shows
+its row as a tooltip and the bars are the 95 % intervals. With JavaScript, a slider changes the
+level of the intervals.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from twostagegp.report.facts import Predicted, thin
-from twostagegp.report.words import chance_range, number, percent
+from twostagegp.report.predictions import TargetPredictions, sample_rows
+from twostagegp.report.wording import chance_range, number, percent
 
 __all__ = ["MOST_POINTS", "scatter"]
 
 Array = NDArray[np.float64]
 
-#: Points in the picture.
+#: Largest number of points in the picture.
 MOST_POINTS = 400
 #: Size of the picture and of its margins: left, right, top, bottom.
 WIDTH, HEIGHT = 420.0, 330.0
@@ -28,24 +29,24 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 8.0, 8.0, 42.0
 LEVELS = tuple(range(50, 100))
 
 
-def scatter(one: Predicted, labels: list[str], level: float = 0.95) -> dict[str, Any]:
-    """Everything that the template and the script need for predicted against observed."""
-    rows = thin(one.n, MOST_POINTS)
-    ends = one.interval(level)
-    wide = one.interval(0.99)[rows]
-    x = _Axis(one.y[rows], _LEFT, WIDTH - _RIGHT)
-    y = _Axis(np.concatenate([one.y[rows], _core(wide)]), HEIGHT - _BOTTOM, _TOP)
-    inside = one.inside(level)
+def scatter(target: TargetPredictions, labels: list[str], level: float = 0.95) -> dict[str, Any]:
+    """Return everything that the template and the script need for this picture."""
+    rows = sample_rows(target.n, MOST_POINTS)
+    ends = target.interval(level)
+    wide = target.interval(0.99)[rows]
+    x = _Axis(target.y[rows], _LEFT, WIDTH - _RIGHT)
+    y = _Axis(np.concatenate([target.y[rows], _central_range(wide)]), HEIGHT - _BOTTOM, _TOP)
+    inside = target.inside(level)
     points = [
         {
             "label": labels[i],
-            "x": x.place(one.y[i]),
-            "y": y.place(one.mean[i]),
-            "low": y.place(ends[i, 0]),
-            "high": y.place(ends[i, 1]),
+            "x": x.position(target.y[i]),
+            "y": y.position(target.mean[i]),
+            "low": y.position(ends[i, 0]),
+            "high": y.position(ends[i, 1]),
             "inside": bool(inside[i]),
-            "text": f"row {labels[i]}: observed {number(one.y[i])}, predicted "
-            f"{number(one.mean[i])}, interval {number(ends[i, 0])} to {number(ends[i, 1])}",
+            "text": f"row {labels[i]}: observed {number(target.y[i])}, predicted "
+            f"{number(target.mean[i])}, interval {number(ends[i, 0])} to {number(ends[i, 1])}",
         }
         for i in rows
     ]
@@ -54,59 +55,64 @@ def scatter(one: Predicted, labels: list[str], level: float = 0.95) -> dict[str,
         "width": WIDTH,
         "height": HEIGHT,
         "points": points,
-        "thinned": len(rows) < one.n,
+        "thinned": len(rows) < target.n,
         "x_ticks": x.ticks(),
         "y_ticks": y.ticks(),
         "base": HEIGHT - _BOTTOM,
         "left": _LEFT,
-        "diagonal": (x.place(low), y.place(low), x.place(high), y.place(high)),
+        "diagonal": (x.position(low), y.position(low), x.position(high), y.position(high)),
         "data": {
-            "levels": [_level_row(one, level / 100.0) for level in LEVELS],
+            "levels": [_level_row(target, level / 100.0) for level in LEVELS],
             "points": [
-                [labels[i], _short(one.y[i]), _short(one.mean[i]), _short(one.sigma[i])]
+                [
+                    labels[i],
+                    _six_digits(target.y[i]),
+                    _six_digits(target.mean[i]),
+                    _six_digits(target.sigma[i]),
+                ]
                 for i in rows
             ],
             "slope": y.slope,
             "offset": y.offset,
-            "n": one.n,
+            "n": target.n,
         },
     }
 
 
-def _level_row(one: Predicted, level: float) -> dict[str, Any]:
-    low, high = one.ends(level)
-    inside = int(one.inside(level).sum())
-    allowed = chance_range(one.n, level)
+def _level_row(target: TargetPredictions, level: float) -> dict[str, Any]:
+    low, high = target.ends(level)
+    inside = int(target.inside(level).sum())
+    allowed = chance_range(target.n, level)
     return {
         "level": round(100 * level),
-        "low": _short(low),
-        "high": _short(high),
+        "low": _six_digits(low),
+        "high": _six_digits(high),
         "inside": inside,
-        "share": percent(inside / one.n, 1),
-        "from": percent(allowed[0] / one.n, 1),
-        "to": percent(allowed[1] / one.n, 1),
+        "share": percent(inside / target.n, 1),
+        "from": percent(allowed[0] / target.n, 1),
+        "to": percent(allowed[1] / target.n, 1),
         "verdict": _verdict(inside, allowed),
-        "half": number(float(np.median(one.sigma)) * (high - low) / 2.0),
+        "half": number(float(np.median(target.sigma)) * (high - low) / 2.0),
     }
 
 
 def _verdict(inside: int, allowed: tuple[int, int]) -> str:
     if inside < allowed[0]:
         return "too narrow"
-    return "wider than needed" if inside > allowed[1] else "within what chance allows"
+    return "wider than necessary" if inside > allowed[1] else "within what chance allows"
 
 
-def _short(value: float) -> float:
+def _six_digits(value: float) -> float:
     return float(f"{float(value):.6g}")
 
 
-def _core(ends: Array) -> Array:
-    """Ends without the widest few, which would press all others together."""
+def _central_range(ends: Array) -> Array:
+    """Return the central range of the interval ends, without the widest few."""
     return np.quantile(ends, [0.01, 0.99])
 
 
 def tick_text(value: float) -> str:
-    """A round number, as short as it can be.
+    """Return the shortest text of a round number.
 
     Examples
     --------
@@ -120,7 +126,7 @@ def tick_text(value: float) -> str:
 
 
 class _Axis:
-    """A linear map from values to places, and its ticks."""
+    """A linear map from values to SVG coordinates, and its ticks."""
 
     def __init__(self, values: Array, begin: float, end: float) -> None:
         low, high = float(np.min(values)), float(np.max(values))
@@ -129,13 +135,13 @@ class _Axis:
         self.slope = (end - begin) / (self.high - self.low)
         self.offset = begin - self.slope * self.low
 
-    def place(self, value: float) -> float:
+    def position(self, value: float) -> float:
         return round(self.offset + self.slope * float(value), 1)
 
     def ticks(self) -> list[tuple[float, str]]:
-        found = MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]).tick_values(self.low, self.high)
+        values = MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]).tick_values(self.low, self.high)
         return [
-            (self.place(value), tick_text(value))
-            for value in found
+            (self.position(value), tick_text(value))
+            for value in values
             if self.low <= value <= self.high
         ]

@@ -20,14 +20,14 @@ from twostagegp.report.regression import regression_context
 __all__ = ["report_context", "write_report"]
 
 
-#: Links at the top of the page.
+#: Links at the top of the page: the id and the title of each section.
 _CONTENTS = {
     "regression": [
         ("short", "In short"),
         ("observed", "Predicted and observed"),
         ("trust", "Intervals"),
         ("inputs", "Inputs"),
-        ("left", "What is left over"),
+        ("left", "Residuals"),
         ("fitted", "What was fitted"),
         ("notes", "Notes"),
         ("times", "Time"),
@@ -47,23 +47,24 @@ _CONTENTS = {
 def write_report(
     model: Any, X: Any, y: Any, path: str | os.PathLike[str], *, title: str | None = None
 ) -> Path:
-    """Write one self-contained HTML page that says how well a model predicts some test rows.
+    """Write a self-contained HTML page on how well a model predicts some test rows.
 
-    Plain words first, then pictures: predicted against observed, calibration, what the model says
-    along each important input, where it is unsure, what was fitted and why. The page loads nothing
-    from elsewhere, follows the reader's colour scheme, and works without a script. Pictures are
-    drawn from a random sample of the rows where there are many; figures use all of them.
+    A summary in words comes first, then pictures: predicted against observed outcomes, calibration,
+    the predictions along each important input, the least certain rows, and what was fitted and why.
+    The page loads nothing from elsewhere, follows the reader's colour scheme, and works without
+    JavaScript. With many rows, pictures show a random sample of them; numbers use all rows.
 
     Parameters
     ----------
     model : fitted regressor or classifier of this package
-        Fresh, or from :func:`twostagegp.load`.
+        The model may also come from :func:`twostagegp.load`.
     X : data frame or array-like of shape (n, d)
-        Test rows in the user's columns. Rows that the model was fitted to flatter it.
+        Test rows, with the columns of the fit. They should be new to the model: on its training
+        rows a model looks better than it is.
     y : array-like of shape (n,) or (n, p)
-        Their outcomes. The name of a pandas Series is the name of the target.
+        Their outcomes. The name of a pandas Series is used as the name of the target.
     path : path-like
-        The file to write, whole or not at all; missing folders are made.
+        The file to write. Missing folders are created; a failure leaves an existing file unchanged.
     title : str, optional
         Heading of the page.
 
@@ -86,14 +87,14 @@ def write_report(
 
 
 def report_context(model: Any, X: Any, y: Any, title: str | None = None) -> dict[str, Any]:
-    """Everything that the template of the page needs."""
+    """Return everything that the template of the page needs."""
     if isinstance(model, TwoStageGPClassifier):
         make = classification_context
     elif isinstance(model, BaseGPRegressor):
         make = regression_context
     else:
         raise InputError(
-            f"model is a {type(model).__name__}; a page can be written about a fitted "
+            f"model is a {type(model).__name__}; write_report takes a fitted "
             "TwoStageGPRegressor, ExactGPRegressor, GPNNRegressor or TwoStageGPClassifier."
         )
     check_is_fitted(model, "fit_report_")

@@ -1,4 +1,4 @@
-"""What a model says along one column of the user's table, the others at typical values."""
+"""Predictions along one column of the user's table, with the other columns at typical values."""
 
 from twostagegp.plotting.slices.answers import Answers as Answers
 from twostagegp.plotting.slices.effects import shuffle_effects as shuffle_effects

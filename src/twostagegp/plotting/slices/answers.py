@@ -1,4 +1,4 @@
-"""One way to ask a regressor and a classifier alike: a middle and a band for every row."""
+"""One interface to the predictions of regressors and classifiers: a centre and a band per row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Answers"]
 
 Array = NDArray[np.float64]
 
-#: Draws behind the band of a probability.
+#: Number of draws from which the band of a probability is computed.
 _DRAWS = 200
 
 
@@ -30,8 +30,9 @@ class Answers:
     Attributes
     ----------
     names : list
-        One for each column of the answers: ``None`` or numbers for targets, or the classes. Of two
-        classes only the second is asked about, for the first is the rest.
+        One per column of the predictions: ``None`` for a single target, 0, 1, … for several
+        targets, or the classes. Of two classes only the second is included, since the two
+        probabilities sum to 1.
     """
 
     def __init__(self, model: Any, level: float = 0.95) -> None:
@@ -44,7 +45,7 @@ class Answers:
             self.names = [None] if fitted.is_1d else list(range(len(fitted.targets)))
 
     def middle(self, frame: pd.DataFrame) -> Array:
-        """Means or probabilities, shape (n, len(names))."""
+        """Return means or probabilities, shape (n, len(names))."""
         X = as_given(self.model, frame)
         if self.classes is None:
             return np.asarray(self.model.predict(X)).reshape(len(frame), -1)
@@ -52,7 +53,7 @@ class Answers:
         return p[:, -len(self.names) :]
 
     def band(self, frame: pd.DataFrame) -> Array:
-        """Ends of the interval of an observation or of a probability, shape (n, names, 2)."""
+        """Return the interval of an observation or of a probability, shape (n, len(names), 2)."""
         X = as_given(self.model, frame)
         if self.classes is None:
             ends = np.asarray(self.model.predict_interval(X, level=self.level))

@@ -1,11 +1,11 @@
-r"""How much a column matters to the predictions: shuffle it and see how far they move.
+r"""The effect of a column on the predictions: how much they change if the column is shuffled.
 
 .. math:: e_j = \tfrac{1}{n} \sum_i |\hat m(x_i) - \hat m(x_i \text{ with column } j
           \text{ from row } \pi(i))|
 
-in the units of the target, or as a change of probability. It needs no outcomes, speaks of the
-user's columns whatever they were encoded as, and is the same question for every model. Columns that
-say the same share their effect.
+with a random permutation π, in the units of the target, or as a change of probability. It needs no
+outcomes, refers to the user's columns however they are encoded, and is defined in the same way for
+every model. Columns with the same information share their effect.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from twostagegp.plotting.slices.answers import Answers
 
 __all__ = ["shuffle_effects"]
 
-#: Rows that are shuffled, and rows that are predicted in all, at most.
+#: Largest number of rows that are shuffled, and of rows that are predicted in total.
 _ROWS, _MOST = 200, 20_000
 
 
 def shuffle_effects(
     answers: Answers, frame: pd.DataFrame, random_state: int = 0
 ) -> dict[str, NDArray[np.float64]]:
-    """Mean absolute change of every answer when a column is shuffled, by name of the column.
+    """Return the mean absolute change of every prediction if a column is shuffled, by column.
 
     Parameters
     ----------
     answers : Answers
     frame : DataFrame of shape (n, d)
-        At most 200 rows, drawn at random, are used; fewer where there are more than 100 columns.
+        At most 200 rows, drawn at random, are used; fewer if there are more than 100 columns.
     random_state : int
 
     Returns

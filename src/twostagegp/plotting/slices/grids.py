@@ -1,4 +1,4 @@
-"""Where to ask a model along one column: a line of numbers or dates, or the levels by name."""
+"""Grids along one column: equally spaced numbers or dates, or the levels of a category."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ __all__ = ["POINTS", "Grid", "make_grid"]
 
 Array = NDArray[np.float64]
 
-#: Points of a line, and distinct numbers up to which there is a point for each instead.
+#: Number of points of a line; and number of distinct values up to which each has its own point.
 POINTS, FEW = 61, 6
-#: Levels of a category that are drawn.
+#: Largest number of category levels that are drawn.
 MOST_LEVELS = 20
 _DAY = pd.Timedelta(days=1)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Values of one column to ask a model about.
+    """Values of one column at which a model is evaluated.
 
     Attributes
     ----------
     feature, kind : str
+        Name and kind of the column.
     values : list
-        In the user's terms.
+        The values as they occur in the user's table.
     positions : array of shape (g,)
-        Places on an axis: numbers as they are, dates and durations as days, levels from 0.
+        Positions on an axis: numbers as they are, dates and durations in days, levels 0, 1, ….
     labels : list of str or None
-        Names of levels; None where the axis is a line.
+        Names of the levels; None if the values form a line.
     start : Timestamp or None
         The date at position 0.
     seen : array
-        Places of the table's own rows, for marks along the axis; empty for levels.
+        Positions of the rows of the table, for marks along the axis; empty for levels.
     """
 
     feature: str
@@ -55,7 +56,7 @@ class Grid:
 def make_grid(
     name: str, series: pd.Series, kind: str, rule: Any = None, points: int = POINTS
 ) -> Grid:
-    """The grid of one column, over the range of its rows.
+    """Return the grid of one column, over the range of its rows.
 
     Parameters
     ----------
@@ -63,11 +64,11 @@ def make_grid(
     series : Series
         The rows of the table.
     kind : str
-        As :attr:`TableEncoder.rules_` says.
+        Kind of the column, as in :attr:`TableEncoder.rules_`.
     rule : column rule, optional
-        Of the fit: it knows the levels.
+        Rule by which the fit encodes the column; it holds the levels.
     points : int
-        Of a line.
+        Number of points of a line.
 
     Examples
     --------
@@ -105,7 +106,7 @@ def _levels(name: str, known: pd.Series, kind: str, rule: Any) -> Grid:
     elif isinstance(rule, CategoryColumn):
         values = list(rule.levels)[:MOST_LEVELS]
         labels = [str(level) for level in values]
-        if rule.pooled:  # all of them are one to the model
+        if rule.pooled:  # the model does not distinguish pooled levels: one represents them all
             values, labels = [*values, rule.pooled[0]], [*labels, OTHER]
         if rule.missing:
             values, labels = [*values, None], [*labels, MISSING]
@@ -116,9 +117,11 @@ def _levels(name: str, known: pd.Series, kind: str, rule: Any) -> Grid:
 
 
 def _dates(name: str, known: pd.Series, rule: Any, points: int) -> Grid:
-    """Dates a whole number of weeks (or days) apart where the week (or day) plays a part.
+    """Return a grid of dates.
 
-    So the line shows the trend and the year, and not a beat between the week and the step.
+    If the model uses the day of the week (or the time of day), the dates are a whole number of
+    weeks (or days) apart. Otherwise the line would show an artificial oscillation between this
+    cycle and the step of the grid.
     """
     if isinstance(known.dtype, pd.PeriodDtype):
         known = known.dt.to_timestamp()

@@ -1,4 +1,4 @@
-"""A slice: what a model says along one column while the others stay at typical values."""
+"""A slice: predictions along one column, with the other columns at typical values."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Slice:
-    """Answers along one column.
+    """Predictions along one column.
 
     Attributes
     ----------
     grid : Grid
-        Where the model was asked.
+        The values of the column.
     middle : array of shape (g, k)
         Mean, or probability of each class.
     band : array of shape (g, k, 2)
+        Lower and upper ends of the band.
     names : list
         As in :class:`Answers`.
     typical : dict
@@ -47,17 +48,19 @@ class Slice:
 def make_slices(
     answers: Answers, frame: pd.DataFrame, features: Sequence[str], points: int = POINTS
 ) -> list[Slice]:
-    """One slice a feature, over the range of the rows of ``frame``.
+    """Return one slice per feature, over the range of the rows of ``frame``.
+
+    Features with only missing values are skipped.
 
     Parameters
     ----------
     answers : Answers
     frame : DataFrame
-        Rows of the user's table; typical values are theirs.
+        Rows of the user's table, from which the typical values are taken.
     features : sequence of str
         Names of columns.
     points : int
-        Of a line.
+        Number of points of a line.
 
     Examples
     --------
@@ -88,9 +91,9 @@ def make_slices(
 def grid_rows(
     frame: pd.DataFrame, typical: dict[str, Any], varied: dict[str, list[Any]]
 ) -> pd.DataFrame:
-    """Rows of typical values, but for the varied columns, in the dtypes of the frame.
+    """Return rows of typical values, except for the varied columns, with the frame's dtypes.
 
-    Integers become floats, for a grid has numbers between them.
+    Integers become floats, because a grid contains numbers between them.
     """
     n = len(next(iter(varied.values())))
     columns = {}

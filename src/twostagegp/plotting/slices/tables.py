@@ -1,7 +1,7 @@
-"""The user's table, whatever it came as: a frame with the names of the fit.
+"""The user's table, given in any form, as a data frame with the column names of the fit.
 
-Training rows are kept by a fitted model as numbers; :func:`training_frame` takes them back through
-the rules of the columns, so that pictures can show dates as dates and levels by their names.
+A fitted model stores its training rows as numbers. :func:`training_frame` decodes them by the rules
+of the columns, so that pictures can show dates as dates and category levels by their names.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-#: Kinds of columns whose values have no order, or too few to draw a line.
+#: Kinds of columns whose values have no order, or are too few to draw a line.
 NAMED_KINDS = ("category", "text", "boolean", "ordered category")
 
 
 def model_frame(model: Any, X: Any) -> pd.DataFrame:
-    """A table to predict as a frame whose columns have the names of the fit.
+    """Return a table as a data frame whose columns have the names of the fit.
 
     Examples
     --------
@@ -53,19 +53,19 @@ def model_frame(model: Any, X: Any) -> pd.DataFrame:
     array = np.asarray(X)
     if array.ndim != 2 or array.shape[1] != len(names):
         raise InputError(
-            f"X has shape {array.shape}; {len(names)} columns are wanted, those of the fit."
+            f"X must have the {len(names)} columns of the fit, got shape {array.shape}."
         )
     return pd.DataFrame(array, columns=names).infer_objects()
 
 
 def as_given(model: Any, frame: pd.DataFrame) -> Any:
-    """A frame in the form in which the model was given its training rows."""
+    """Return the frame as it is if the model was fitted to a frame, otherwise as an array."""
     named = getattr(model, "feature_names_in_", None) is not None
     return frame if named else frame.to_numpy()
 
 
 def column_kinds(model: Any) -> dict[str, str]:
-    """The kind of every column: that of its rule, "number" without rules."""
+    """Return the kind of every column: that of its rule, or "number" if it has none."""
     encoder: TableEncoder | None = model.columns_
     if encoder is None:
         return dict.fromkeys(seen_columns(model), "number")
@@ -73,7 +73,7 @@ def column_kinds(model: Any) -> dict[str, str]:
 
 
 def column_rules(model: Any) -> dict[str, Any]:
-    """The rule of every column, None without rules."""
+    """Return the rule of every column, or None for each if the model has no rules."""
     names = seen_columns(model)
     encoder: TableEncoder | None = model.columns_
     return (
@@ -82,14 +82,15 @@ def column_rules(model: Any) -> dict[str, Any]:
 
 
 def training_frame(model: Any) -> tuple[pd.DataFrame, NDArray[Any]]:
-    """Distinct training rows in the user's columns and units, and their targets.
+    """Return the distinct training rows in the user's columns and units, and their targets.
 
     Returns
     -------
     X : DataFrame of m distinct rows
-        A column that was dropped as constant has a stand-in value, which plays no part.
+        A column that was dropped because it is constant has a placeholder value, which does not
+        affect predictions.
     y : array of shape (m,) or (m, p), or of m labels
-        The mean over equal rows.
+        The mean over rows with equal inputs.
 
     Examples
     --------
@@ -114,7 +115,7 @@ def training_frame(model: Any) -> tuple[pd.DataFrame, NDArray[Any]]:
         if kind in ("date", "duration"):  # days are not exact to the nanosecond
             frame[name] = frame[name].dt.round("ms")
     for name, rule in column_rules(model).items():
-        if isinstance(rule, CategoryColumn) and rule.pooled:  # one of them stands for all
+        if isinstance(rule, CategoryColumn) and rule.pooled:  # one level represents all pooled ones
             values = frame[name].astype(object)
             frame[name] = values.where(values != OTHER, rule.pooled[0])
     return frame, y
@@ -123,7 +124,7 @@ def training_frame(model: Any) -> tuple[pd.DataFrame, NDArray[Any]]:
 def _regression_rows(model: Any) -> tuple[Array, Array]:
     first, *_ = prepared = model.fitted_.data
     scaling = first.scaling
-    numbers = _stand_ins(model, len(first.merged.X))
+    numbers = _placeholders(model, len(first.merged.X))
     numbers[:, scaling.columns] = first.merged.X * scaling.x_scale + scaling.x_mean
     targets = np.column_stack(
         [data.scaling.y_mean + data.scaling.y_scale * data.merged.t for data in prepared]
@@ -131,8 +132,8 @@ def _regression_rows(model: Any) -> tuple[Array, Array]:
     return numbers, model.fitted_.without_axis(targets)
 
 
-def _stand_ins(model: Any, n: int) -> Array:
-    """Values for columns that were dropped as constant: the level, the median, or zero."""
+def _placeholders(model: Any, n: int) -> Array:
+    """Return n rows of values for constant columns: the level, the median, or zero."""
     encoder: TableEncoder | None = model.columns_
     if encoder is None:
         return np.zeros((n, len(encoded_names(model))))
@@ -146,9 +147,9 @@ def _stand_ins(model: Any, n: int) -> Array:
 
 
 def typical_row(frame: pd.DataFrame, kinds: dict[str, str]) -> dict[str, Any]:
-    """One value a column: the median of numbers, the most common level, the middle date.
+    """Return one value per column: the median of numbers, the most common level, the middle date.
 
-    Gaps do not count, unless there is nothing else.
+    Missing values are ignored; a column with only missing values has the value None.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 "use strict";
-// Everything here adds to a page that is whole without it: a slider for the level of the intervals,
-// a row's text for the point that is touched, one slice at a time, and tables that sort.
+// The page is complete without this script. It adds a slider for the level of the intervals, the
+// details of a point that is touched, a choice of the slice that is shown, and sortable tables.
 (function () {
   function all(selector, root) {
     return Array.prototype.slice.call((root || document).querySelectorAll(selector));

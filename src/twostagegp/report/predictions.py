@@ -1,4 +1,4 @@
-"""What a regressor says about the test rows, worked out once for the whole page."""
+"""The test rows and a regressor's predictions for them, computed once for the whole report."""
 
 from __future__ import annotations
 
@@ -17,11 +17,18 @@ from twostagegp.estimators.prediction import mean_and_sigma
 from twostagegp.pipeline.calibration.shape import Shape
 from twostagegp.plotting.slices.tables import as_given, model_frame
 
-__all__ = ["Predicted", "TestRows", "predict_rows", "read_rows", "row_labels", "thin"]
+__all__ = [
+    "TargetPredictions",
+    "TestRows",
+    "predict_rows",
+    "read_rows",
+    "row_labels",
+    "sample_rows",
+]
 
 Array = NDArray[np.float64]
 
-#: Test rows predicted at a time.
+#: Number of test rows predicted at a time.
 _CHUNK = 1 << 14
 
 
@@ -33,9 +40,9 @@ class TestRows:
     ----------
     frame : DataFrame
     labels : list of str
-        What to call each row: its index in a frame, or its number from 0.
+        The name of each row: its index in a data frame, otherwise its number, starting at 0.
     y : array
-        Outcomes, shape (n, p), or n labels.
+        Outcomes, shape (n, p), or class labels, shape (n,).
     targets : list of str
         Names of the targets.
     """
@@ -45,12 +52,15 @@ class TestRows:
     y: NDArray[Any]
     targets: list[str]
 
-    __test__ = False  # not a test of pytest
+    __test__ = False  # pytest would otherwise collect the class because of its name
 
 
 @dataclass(frozen=True)
-class Predicted:
-    """One target of the test rows and its predictive distribution, y = mean + sigma Z."""
+class TargetPredictions:
+    """Outcomes of one target and their predictive distribution, y = mean + sigma Z.
+
+    ``shape`` is the distribution of Z.
+    """
 
     name: str
     y: Array
@@ -79,7 +89,7 @@ class Predicted:
         return self.y - self.mean
 
     def ends(self, level: float) -> tuple[float, float]:
-        """Ends of the central interval of Z."""
+        """Return the ends of the central interval of Z."""
         low, high = self.shape.ppf(np.array([0.5 - level / 2.0, 0.5 + level / 2.0]))
         return float(low), float(high)
 
@@ -94,24 +104,27 @@ class Predicted:
 
 
 def read_rows(model: Any, X: Any, y: Any, classes: bool) -> TestRows:
-    """Check the test rows; the fit's names, a finite outcome in every row."""
+    """Check the test rows and return them with the column names of the fit."""
     frame = model_frame(model, X)
     outcome = y.to_numpy() if isinstance(y, pd.DataFrame | pd.Series) else np.asarray(y)
     if len(frame) == 0 or len(outcome) != len(frame):
         raise InputError(
-            f"X has {len(frame)} rows and y {len(outcome)}; give one outcome for each test row, "
-            "and at least one row."
+            f"X has {len(frame)} rows and y has {len(outcome)}; give at least one test row, and "
+            "one outcome per row."
         )
     labels = row_labels(X, len(frame))
     if classes:
         if outcome.ndim != 1:
-            raise InputError(f"y has shape {outcome.shape}; one label a row is wanted.")
+            raise InputError(f"y has shape {outcome.shape}; give one label per row, shape (n,).")
         return TestRows(frame, labels, outcome, [_name(y, "class")])
     values = outcome.astype(np.float64).reshape(len(outcome), -1)
     check_finite(values, "y")
     p = len(model.fitted_.targets)
     if values.shape[1] != p:
-        raise InputError(f"y has {values.shape[1]} column(s), the model {p} target(s).")
+        raise InputError(
+            f"y has {values.shape[1]} column(s), but the model has {p} target(s); "
+            "give one column per target."
+        )
     if isinstance(y, pd.DataFrame):
         names = [str(name) for name in y.columns]
     else:
@@ -125,14 +138,14 @@ def _name(y: Any, default: str) -> str:
 
 
 def row_labels(X: Any, n: int) -> list[str]:
-    """What to call each row."""
+    """Return the name of each row: its index in a data frame, otherwise its number."""
     if isinstance(X, pd.DataFrame):
         return [str(label) for label in X.index]
     return [str(i) for i in range(n)]
 
 
-def predict_rows(model: Any, rows: TestRows) -> tuple[list[Predicted], float, list[str]]:
-    """The predictive distribution of every target, the seconds it took, and warnings met."""
+def predict_rows(model: Any, rows: TestRows) -> tuple[list[TargetPredictions], float, list[str]]:
+    """Return the predictions of every target, the seconds they took, and the warnings raised."""
     parts, begin = [], time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -142,14 +155,14 @@ def predict_rows(model: Any, rows: TestRows) -> tuple[list[Predicted], float, li
     seconds = time.perf_counter() - begin
     mean, sigma = (np.concatenate(column) for column in zip(*parts, strict=True))
     predicted = [
-        Predicted(name, rows.y[:, j], mean[:, j], sigma[:, j], shape)
+        TargetPredictions(name, rows.y[:, j], mean[:, j], sigma[:, j], shape)
         for j, (name, shape) in enumerate(zip(rows.targets, model.fitted_.shapes, strict=True))
     ]
     return predicted, seconds, list(dict.fromkeys(str(each.message) for each in caught))
 
 
-def thin(n: int, most: int) -> NDArray[np.int64]:
-    """Rows to draw: all, or a random sample of ``most`` of them (seed 0), in order."""
+def sample_rows(n: int, most: int) -> NDArray[np.int64]:
+    """Return the sorted indices of all n rows, or of a random sample of ``most`` (seed 0)."""
     if n <= most:
         return np.arange(n)
     return np.sort(np.random.default_rng(0).permutation(n)[:most])

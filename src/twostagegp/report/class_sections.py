@@ -1,4 +1,4 @@
-"""What a classifier says about the test rows, and how its probabilities hold."""
+"""A classifier's predictions for the test rows, and the sections on its probabilities."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from twostagegp.metrics import classification as scores
 from twostagegp.plotting.classes import confidence_bins
 from twostagegp.report.figures import axes, picture
 from twostagegp.report.page import Picture
-from twostagegp.report.words import cell, number, percent
+from twostagegp.report.wording import cell, number, percent
 
 __all__ = [
-    "Answered",
+    "ClassPredictions",
     "bin_rows",
     "confidence_gap",
     "confusion",
@@ -26,13 +26,13 @@ __all__ = [
     "trust_pictures",
 ]
 
-#: Classes up to which the table of confusions is shown.
+#: Largest number of classes for which the confusion matrix is shown.
 MOST_CLASSES = 12
 
 
 @dataclass(frozen=True)
-class Answered:
-    """What a classifier says about the test rows."""
+class ClassPredictions:
+    """Labels, predicted probabilities and certainty flags of the test rows."""
 
     y: NDArray[Any]
     classes: NDArray[Any]
@@ -57,59 +57,64 @@ class Answered:
         return np.asarray(self.answer == self.y)
 
 
-def confidence_gap(a: Answered) -> tuple[float, float]:
-    """Mean confidence less accuracy, and its standard error where confidences are right."""
+def confidence_gap(a: ClassPredictions) -> tuple[float, float]:
+    """Return the mean confidence minus the accuracy, and its standard error under calibration."""
     c = a.confidence
     return float(c.mean() - a.right.mean()), float(np.sqrt((c * (1.0 - c)).sum()) / a.n)
 
 
-def tiles(a: Answered) -> list[dict[str, str]]:
-    """A few large numbers."""
-    found = scores.evaluate_classification(a.y, a.proba, a.classes, a.certain)
+def tiles(a: ClassPredictions) -> list[dict[str, str]]:
+    """Return the scores that are shown in large type at the top."""
+    score = scores.evaluate_classification(a.y, a.proba, a.classes, a.certain)
     return [
-        {"value": percent(found["accuracy"], 1), "label": "of answers right (accuracy)"},
-        {"value": number(found["log_loss"]), "label": "log loss, less is better"},
-        {"value": percent(found["ece"], 1), "label": "calibration error (ECE, 15 bins)"},
-        {"value": percent(found["share_certain"]), "label": "of answers called certain"},
-        {"value": number(found["aurc"]), "label": "area under risk–coverage"},
+        {"value": percent(score["accuracy"], 1), "label": "of answers right (accuracy)"},
+        {"value": number(score["log_loss"]), "label": "log loss, lower is better"},
+        {"value": percent(score["ece"], 1), "label": "calibration error (ECE, 15 bins)"},
+        {"value": percent(score["share_certain"]), "label": "of answers called certain"},
+        {"value": number(score["aurc"]), "label": "area under the risk–coverage curve"},
     ]
 
 
-def bin_rows(a: Answered) -> list[dict[str, str]]:
-    """The reliability diagram as a table."""
+def bin_rows(a: ClassPredictions) -> list[dict[str, str]]:
+    """Return the reliability diagram as a table."""
     rows = []
     for each in confidence_bins(a.confidence, a.right, _n_bins(a)):
         share, low, high = each["accuracy"], each["low"], each["high"]
-        inside = low - 1e-9 <= share <= high + 1e-9
         rows.append(
             {
-                "said": percent(each["confidence"], 1),
+                "confidence": percent(each["confidence"], 1),
                 "rows": str(int(each["rows"])),
                 "right": percent(share),
                 "low": percent(low),
                 "high": percent(high),
-                "verdict": "holds" if inside else ("too sure" if share < low else "too cautious"),
+                "verdict": _bin_verdict(share, low, high),
             }
         )
     return rows
 
 
-def _n_bins(a: Answered) -> int:
+def _bin_verdict(share: float, low: float, high: float) -> str:
+    if low - 1e-9 <= share <= high + 1e-9:
+        return "as expected"
+    return "overconfident" if share < low else "underconfident"
+
+
+def _n_bins(a: ClassPredictions) -> int:
     return int(np.clip(a.n // 15, 2, 10))
 
 
-def trust_pictures(a: Answered) -> list[Picture]:
-    """Reliability diagram and risk–coverage curve."""
+def trust_pictures(a: ClassPredictions) -> list[Picture]:
+    """Return the reliability diagram and the risk–coverage curve."""
     bins = confidence_bins(a.confidence, a.right, _n_bins(a))
     ax = axes()
     plotting.plot_class_reliability(ax, a.y, a.proba, a.classes, _n_bins(a))
-    said = "; ".join(
-        f"{percent(b['confidence'])} said, {percent(b['accuracy'])} right" for b in bins
+    listed = "; ".join(
+        f"{percent(b['confidence'])} predicted, {percent(b['accuracy'])} right" for b in bins
     )
     first = picture(
         ax,
-        "Do the probabilities hold?",
-        f"Share of correct answers against the probability of the predicted class: {said}. Grey "
+        "Are the probabilities right?",
+        f"Share of correct answers against the probability of the predicted class: {listed}. Grey "
         "bars show what chance allows.",
     )
     curve = scores.risk_coverage(a.y, a.proba, classes=a.classes)
@@ -118,15 +123,15 @@ def trust_pictures(a: Answered) -> list[Picture]:
     half = float(curve.risk[max(0, a.n // 2 - 1)])
     second = picture(
         ax,
-        "Errors, if the least certain are left out",
-        f"Error rate against the share of rows answered, most certain first: {percent(half, 1)} at "
-        f"half of the rows, {percent(float(curve.risk[-1]), 1)} at all.",
+        "Error rate if the least certain rows are left out",
+        f"Error rate against the share of rows kept, most certain first: {percent(half, 1)} for "
+        f"half of the rows, {percent(float(curve.risk[-1]), 1)} for all.",
     )
     return [first, second]
 
 
-def split_rows(a: Answered) -> list[dict[str, str]]:
-    """Certain and uncertain answers side by side."""
+def split_rows(a: ClassPredictions) -> list[dict[str, str]]:
+    """Return the table of certain, uncertain and all answers with their accuracy."""
     rows = []
     for name, flags in (
         ("certain", a.certain),
@@ -148,20 +153,21 @@ def split_rows(a: Answered) -> list[dict[str, str]]:
 
 
 def _wilson(right: int, n: int) -> tuple[float, float]:
-    """A 95 % interval of a share."""
+    """Return the 95 % Wilson interval of a share."""
     if n == 0:
         return float("nan"), float("nan")
-    found = stats.binomtest(right, n).proportion_ci(0.95, method="wilson")
-    return float(found.low), float(found.high)
+    interval = stats.binomtest(right, n).proportion_ci(0.95, method="wilson")
+    return float(interval.low), float(interval.high)
 
 
-def confusion(a: Answered) -> dict[str, Any] | None:
-    """How often each class was taken for which; None where there are too many classes."""
+def confusion(a: ClassPredictions) -> dict[str, Any] | None:
+    """Return the confusion matrix, or None if there are too many classes to show it."""
     if len(a.classes) > MOST_CLASSES:
         return None
-    place = {label: k for k, label in enumerate(a.classes)}
-    counts = np.zeros((len(place), len(place)), dtype=np.int64)
-    np.add.at(counts, ([place[t] for t in a.y], a.proba.argmax(1)), 1)
+    n_classes = len(a.classes)
+    code = {label: k for k, label in enumerate(a.classes)}
+    counts = np.zeros((n_classes, n_classes), dtype=np.int64)
+    np.add.at(counts, ([code[label] for label in a.y], a.proba.argmax(1)), 1)
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     return {
         "classes": [cell(label) for label in a.classes],
@@ -171,9 +177,9 @@ def confusion(a: Answered) -> dict[str, Any] | None:
                 "cells": [
                     {"count": int(counts[i, j]), "share": percent(share[i, j]),
                      "depth": round(float(share[i, j]) * 40), "right": i == j}
-                    for j in range(len(place))
+                    for j in range(n_classes)
                 ],
             }
-            for i in range(len(place))
+            for i in range(n_classes)
         ],
     }  # fmt: skip

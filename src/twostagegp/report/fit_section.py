@@ -1,4 +1,4 @@
-"""What was fitted, and why: the model's own record in words, its kernel search, and a test."""
+"""The section on the fit: its record in sentences, the kernel search, and a test of the kernel."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from twostagegp.kernels.catalogue import CATALOGUE
 from twostagegp.plotting.searches import draw_stage
 from twostagegp.report.figures import axes, picture
 from twostagegp.report.page import Picture
-from twostagegp.report.words import number, percent, plural
+from twostagegp.report.wording import number, percent, plural
 from twostagegp.search.misspecification import check_misspecification
 
 __all__ = [
     "changed_settings",
-    "fit_words",
+    "fit_sentences",
     "kernel_check",
-    "made_by",
     "outside_training",
+    "provenance",
     "search_pictures",
     "search_table",
-    "time_rows",
+    "timing_rows",
 ]
 
-#: Rows and simulations of the test of the leading kernel.
+#: Number of rows and of simulations for the test of the leading kernel.
 _TEST_ROWS, _TEST_REPEATS = 200, 60
 _STAGES = {"gp": "Gaussian process"}
 _DESCRIPTIONS = {name: form.description for name, form in CATALOGUE.items()}
 _DESCRIPTIONS["linear"] = "a straight line"
 
 
-def fit_words(report: Any, search: Iterable[dict[str, Any]]) -> list[str]:
-    """Sentences on what each part of a regressor became."""
+def fit_sentences(report: Any, search: Iterable[dict[str, Any]]) -> list[str]:
+    """Return sentences that describe each part of a fitted regressor."""
     rows = list(search)
     mean = [row for row in rows if row["stage"] in ("mean", "gp")]
     used = sorted((row for row in mean if row["weight"] > 0.005), key=lambda row: -row["weight"])
-    words = [
+    sentences = [
         f"The training table had {plural(report.n_rows, 'row')} and "
         f"{plural(report.n_features, 'column')} in use. Method: {report.method} "
         f"({report.method_reason})."
@@ -54,28 +54,28 @@ def fit_words(report: Any, search: Iterable[dict[str, Any]]) -> list[str]:
         kind = describe_kernel(lead["kernel"])
         if len(mean) > 1:
             text += (
-                f"{len(mean)} kernels (shapes of curve) were tried, and scores on training rows "
-                f"that were held out decided; {lead['kernel']} has the most weight "
+                f"{len(mean)} kernels (kinds of functions) were compared by their scores on "
+                f"held-out training rows; {lead['kernel']} has the largest weight "
                 f"({percent(lead['weight'])})"
             )
         else:
-            text += f"One kernel (shape of curve) was tried, {lead['kernel']}"
-        words.append(text + (f", which says that the outcome is {kind}." if kind else "."))
+            text += f"One kernel (kind of functions) was tried, {lead['kernel']}"
+        sentences.append(text + (f", which assumes that the outcome is {kind}." if kind else "."))
     else:
-        words.append(f"The mean is {report.mean}.")
-    words.append(f"The spread around it comes from: {report.variance}.")
+        sentences.append(f"The mean is {report.mean}.")
+    sentences.append(f"Variance of the predictions: {report.variance}.")
     if report.calibration != "none":
-        words.append(f"Calibration on held-out training rows: {report.calibration}.")
+        sentences.append(f"Calibration on held-out training rows: {report.calibration}.")
     if math.isfinite(report.noise_std):
-        words.append(
-            f"What no model of these columns can predict (noise): about ± "
+        sentences.append(
+            f"Noise, the part that no model of these columns can predict: about ± "
             f"{number(2.0 * report.noise_std)} around the true mean, for 95 of 100 outcomes."
         )
-    return words
+    return sentences
 
 
 def describe_kernel(label: str) -> str:
-    """What a kernel takes the outcome to be, in words; empty where there are none.
+    """Return what a kernel assumes about the outcome, or "" if there is no description.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def describe_kernel(label: str) -> str:
 
 
 def search_table(search: Iterable[dict[str, Any]], stage: str) -> list[dict[str, Any]]:
-    """Rows of the table of one stage, heaviest first, then by score."""
+    """Return the table rows of one stage, sorted by decreasing weight, then by score."""
     rows = sorted(
         (row for row in search if row["stage"] == stage),
         key=lambda row: (-row["weight"], row["score"]),
@@ -104,7 +104,7 @@ def search_table(search: Iterable[dict[str, Any]], stage: str) -> list[dict[str,
 
 
 def search_pictures(search: Any, x_label: str | None = None) -> list[Picture]:
-    """One picture a stage of the kernels that were tried."""
+    """Return one picture per stage of the kernels that were tried."""
     if not len(search) or not any(math.isfinite(row["score"]) for row in search):
         return []
     stages = list(dict.fromkeys(row["stage"] for row in search))
@@ -119,17 +119,17 @@ def search_pictures(search: Any, x_label: str | None = None) -> list[Picture]:
         if x_label is not None:
             ax.set_xlabel(x_label)
         best = sorted(rows, key=lambda row: float(row["score"]))
-        said = "; ".join(f"{row['kernel']} {number(row['score'])}" for row in best[:8])
+        scores = "; ".join(f"{row['kernel']} {number(row['score'])}" for row in best[:8])
         tried = f"Kernels tried for the {_STAGES.get(stage, stage)}"
-        alt = f"{tried} with their scores, best first: {said}."
+        alt = f"{tried} with their scores, best first: {scores}."
         pictures.append(picture(ax, f"{tried} (in use: orange)", alt))
     return pictures
 
 
 def kernel_check(model: Any, j: int) -> tuple[str, list[Picture]]:
-    """A test of the leading kernel on training rows: a sentence, and the picture of the evidence.
+    """Test the leading kernel on training rows; return a sentence and a picture of the evidence.
 
-    Both are empty where there is no kernel of this package to test, or too few rows.
+    Both are empty if the model uses no kernel of this package, or if there are too few rows.
     """
     data, name = model.fitted_.data[j], _leading_kernel(model, j)
     if name is None or data.constant_target or len(data.rows) < 30:
@@ -155,8 +155,8 @@ def kernel_check(model: Any, j: int) -> tuple[str, list[Picture]]:
     )
     text = (
         f"Would a single Gaussian process with the leading kernel, {name}, explain "
-        f"{plural(rows, 'training row')}? Compared with {_TEST_REPEATS} simulations of it, the "
-        f"idea {verdict}."
+        f"{plural(rows, 'training row')}? Compared with {_TEST_REPEATS} simulations of it, this "
+        f"hypothesis {verdict}."
     )
     alt = f"Evidence against {name} in standard deviations of its simulations: {evidence}."
     return text, [picture(ax, "Does one kernel suffice?", alt)]
@@ -174,10 +174,11 @@ def _leading_kernel(model: Any, j: int) -> str | None:
 
 
 def outside_training(model: Any, numbers: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Test rows with a number far outside the range of the training rows, shape (n,).
+    """Return which test rows have a value far outside the range of the training rows, shape (n,).
 
-    None are named where no more are outside than in any other sample of rows: of n training rows
-    and d columns, a new row lies outside some column's range with probability up to 2d / (n + 1).
+    A new row from the same distribution lies outside the range of n training rows in one of d
+    columns with probability up to 2d / (n + 1). If the share of rows outside does not exceed this,
+    no row is flagged.
     """
     if isinstance(model.fitted_, FittedClasses):
         known, Z = np.asarray(model.fitted_.table.X), numbers
@@ -194,37 +195,37 @@ def outside_training(model: Any, numbers: NDArray[np.float64]) -> NDArray[np.boo
     return flags if flags.mean() > usual else none
 
 
-def time_rows(seconds: dict[str, float], predict: float, n: int) -> list[dict[str, str]]:
-    """Seconds by part of the fit, and of the predictions of this page."""
+def timing_rows(seconds: dict[str, float], predict: float, n: int) -> list[dict[str, str]]:
+    """Return the seconds that each part of the fit and the predictions of this page took."""
     rows = [
         {"part": f"fit: {part}", "seconds": f"{value:.2f}"}
         for part, value in seconds.items()
         if part != "total"
     ]
     if "total" in seconds:
-        rows.append({"part": "fit, all together", "seconds": f"{seconds['total']:.2f}"})
+        rows.append({"part": "fit, total", "seconds": f"{seconds['total']:.2f}"})
     rows.append({"part": f"predictions for {plural(n, 'test row')}", "seconds": f"{predict:.2f}"})
     return rows
 
 
 def changed_settings(model: Any) -> str:
-    """The constructor's call, with the parameters that are not at their defaults."""
+    """Return the constructor call with the parameters that differ from their defaults."""
     text = " ".join(repr(model).split())
     return text if len(text) <= 400 else text[:399] + "…"
 
 
-def made_by(model: Any, n_train: int, n_test: int) -> list[tuple[str, str]]:
-    """How the page was made: enough to make it again."""
+def provenance(model: Any, n_train: int, n_test: int) -> list[tuple[str, str]]:
+    """Return what is needed to reproduce the page: version, parameters, seed and sizes."""
     seed = model.random_state
     return [
         ("Package", f"twostagegp {twostagegp.__version__}"),
         ("Model", changed_settings(model)),
-        ("Seed", "none given (the next fit differs a little)" if seed is None else str(seed)),
+        ("Seed", "none given (another fit will differ slightly)" if seed is None else str(seed)),
         ("Training rows", str(n_train)),
         ("Test rows", str(n_test)),
         (
             "Pictures",
-            "drawn from at most 400 test rows (800 for what is left over), a random sample with "
-            "seed 0 where there are more; all figures in the text use every row",
+            "drawn from at most 400 test rows (800 for residuals), a random sample with seed 0 if "
+            "there are more; all numbers in the text use every row",
         ),
     ]

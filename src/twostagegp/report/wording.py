@@ -1,4 +1,4 @@
-"""Numbers and findings in plain words, chance allowed for."""
+"""Numbers, values and verdicts as text for a report."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ import pandas as pd
 from scipy import stats
 
 __all__ = [
-    "SLIGHT",
+    "SLIGHT_DIFFERENCE",
     "cell",
     "chance_range",
     "count",
-    "coverage_words",
+    "coverage_verdict",
+    "notes_sentence",
     "number",
     "percent",
     "plural",
 ]
 
 
-#: Difference between promised and observed coverage that is called slight.
-SLIGHT = 0.01
+#: A difference between nominal and observed coverage below this is called slight.
+SLIGHT_DIFFERENCE = 0.01
 
 
 def number(value: float, digits: int = 3) -> str:
-    """A number for people: so many significant digits, no exponent where it can be helped.
+    """Return a number with ``digits`` significant digits, without an exponent if possible.
 
     Examples
     --------
@@ -55,7 +56,7 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def percent(share: float, digits: int = 0) -> str:
-    r"""A share in percent; never 100 % or 0 % where it is not quite that.
+    r"""Return a share in percent; only exact values are written as 0 % or 100 %.
 
     Examples
     --------
@@ -74,7 +75,7 @@ def percent(share: float, digits: int = 0) -> str:
 
 
 def count(n: int) -> str:
-    r"""A number of things.
+    r"""Return an integer as text, with thin spaces between groups of digits from 10,000.
 
     Examples
     --------
@@ -85,7 +86,7 @@ def count(n: int) -> str:
 
 
 def plural(n: int, one: str, many: str | None = None) -> str:
-    """A count with its noun.
+    """Return a count with its noun in the singular or plural.
 
     Examples
     --------
@@ -96,7 +97,7 @@ def plural(n: int, one: str, many: str | None = None) -> str:
 
 
 def cell(value: Any) -> str:
-    """A value of the user's table as text: dates as dates, gaps by name.
+    """Return a value of the user's table as text; a missing value becomes "(missing)".
 
     Examples
     --------
@@ -120,7 +121,7 @@ def cell(value: Any) -> str:
 
 
 def chance_range(n: int, share: float, level: float = 0.95) -> tuple[int, int]:
-    """Counts out of n that chance allows, with probability ``level``, where each has ``share``.
+    """Return the ends of the central interval, of probability ``level``, of Binomial(n, share).
 
     Examples
     --------
@@ -131,27 +132,41 @@ def chance_range(n: int, share: float, level: float = 0.95) -> tuple[int, int]:
     return int(low), int(high)
 
 
-def coverage_words(inside: int, n: int, level: float) -> tuple[str, str]:
-    """Whether intervals hold: one of "hold", "narrow" and "wide", and a sentence.
+def coverage_verdict(inside: int, n: int, level: float) -> tuple[str, str]:
+    """Compare the observed coverage of intervals with their level.
 
-    With very many rows a difference that does not matter is still no chance: below one point of a
-    percent it is called slight.
+    Returns one of "hold", "narrow" and "wide", and a sentence. With very many rows even a
+    negligible difference is significant; below one percentage point it is called slight.
 
     Examples
     --------
-    >>> kind, text = coverage_words(80, 100, 0.95)
+    >>> kind, text = coverage_verdict(80, 100, 0.95)
     >>> kind
     'narrow'
     """
     low, high = chance_range(n, level)
-    said = f"{percent(level)} intervals"
-    seen = f"hold {count(inside)} of {plural(n, 'outcome')}, {percent(inside / n, 1)}"
-    allowed = (
-        f"with so many rows chance alone gives {percent(low / n, 1)} to {percent(high / n, 1)}"
+    observed = (
+        f"The {percent(level)} intervals contain {count(inside)} of {plural(n, 'outcome')}, "
+        f"{percent(inside / n, 1)}"
     )
-    slightly = "slightly " if abs(inside / n - level) < SLIGHT else ""
+    allowed = (
+        f"a calibrated model would have {percent(low / n, 1)} to {percent(high / n, 1)} on so many "
+        "rows"
+    )
+    slightly = "slightly " if abs(inside / n - level) < SLIGHT_DIFFERENCE else ""
     if inside < low:
-        return "narrow", f"The {said} {seen}: they are {slightly}too narrow ({allowed})."
+        return "narrow", f"{observed}: they are {slightly}too narrow ({allowed})."
     if inside > high:
-        return "wide", f"The {said} {seen}: they are {slightly}wider than they need be ({allowed})."
-    return "hold", f"The {said} {seen}: they hold what they promise ({allowed})."
+        return "wide", f"{observed}: they are {slightly}wider than necessary ({allowed})."
+    return "hold", f"{observed}, as expected ({allowed})."
+
+
+def notes_sentence(n: int) -> str:
+    """Return the sentence that announces n notes.
+
+    Examples
+    --------
+    >>> notes_sentence(1)
+    'There is 1 note to read before using the model.'
+    """
+    return f"There {'is' if n == 1 else 'are'} {plural(n, 'note')} to read before using the model."
