@@ -50,7 +50,7 @@ from twostagegp import GPNNRegressor, TwoStageGPRegressor, metrics
 from twostagegp.engines.neighbors.index import TreeIndex
 from twostagegp.estimators import fitted
 from twostagegp.pipeline.mean.models import RidgeMean
-from twostagegp.runtime.streaming import Make
+from twostagegp.runtime.streaming import ArrayFactory
 
 __all__ = ["draw", "function", "growth", "main", "measure", "measure_engine", "report"]
 
@@ -268,7 +268,7 @@ def _prediction_seconds(model: GPNNRegressor, X: Array) -> float:
     return watch.wall
 
 
-def _in_turn(parts: Iterable[Make], like: torch.Tensor) -> Iterator[torch.Tensor]:
+def _in_turn(parts: Iterable[ArrayFactory], like: torch.Tensor) -> Iterator[torch.Tensor]:
     """Parts of the inputs without travelling ahead: made and copied when they are asked for."""
     for make in parts:
         yield torch.as_tensor(make()).to(like)

@@ -1,7 +1,7 @@
-"""Everything that this package raises or warns about, under two base classes.
+"""The errors and warnings of this package, with one base class each.
 
-A message says what happened, which value was seen, and what to do about it.
-Each error also inherits from the built-in that callers already catch.
+A message says what happened, which value was given, and what to do about it. Each error also
+inherits from the built-in exception that callers would expect.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class InputError(TwoStageGPError, ValueError):
 
 
 class NumericalError(TwoStageGPError, ArithmeticError):
-    """A matrix could not be factorised, even with the largest jitter allowed."""
+    """A computation failed: a matrix could not be factorised, or a prediction is not finite."""
 
 
 class NotFittableError(TwoStageGPError, RuntimeError):
@@ -35,7 +35,7 @@ class NotFittableError(TwoStageGPError, RuntimeError):
 
 
 class MemoryBudgetError(TwoStageGPError, MemoryError):
-    """The request needs more memory than there is; raised before any is taken."""
+    """The request needs more memory than is available; raised before the memory is allocated."""
 
 
 class ClusterError(TwoStageGPError, RuntimeError):
@@ -43,8 +43,8 @@ class ClusterError(TwoStageGPError, RuntimeError):
 
 
 class ModelFileError(TwoStageGPError, ValueError):
-    """A model cannot be saved as it is, or a file does not hold one."""
+    """A model cannot be saved, or a file does not contain a valid model."""
 
 
 class TwoStageGPWarning(UserWarning):
-    """The one summarising warning that a fit may give; details are in ``fit_report_``."""
+    """The warning that summarises the problems of a fit; details are in ``fit_report_``."""

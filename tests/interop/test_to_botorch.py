@@ -1,4 +1,4 @@
-"""``to_botorch``: a BoTorch model that says what ``predict`` says, in real optimisation loops."""
+"""Tests of ``to_botorch``: the moments of ``predict``, and use in optimisation loops."""
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def new():
 
 class TestPosterior:
     def test_moments_are_those_of_predict(self, fitted, model, new):
-        """The local scale takes part: it is far from constant here."""
+        """The table is chosen so that the local scale is far from constant."""
         assert len(fitted.calibration_.local.members) > 0
         T = torch.as_tensor(new)
         f, y = model.posterior(T), model.posterior(T, observation_noise=True)
@@ -77,7 +77,7 @@ class TestPosterior:
         np.testing.assert_allclose(f.variance[:, 0], latent**2, rtol=1e-8)
         np.testing.assert_allclose(y.variance[:, 0], std**2, rtol=1e-8)
 
-    def test_joint_covariance_of_a_batch(self, fitted, model, new):
+    def test_joint_covariance_of_a_batch_is_that_of_the_formula(self, fitted, model, new):
         T = torch.as_tensor(new).reshape(4, 6, 2)
         posterior = model.posterior(T, observation_noise=True)
         assert posterior.mean.shape == (4, 6, 1)
@@ -88,7 +88,7 @@ class TestPosterior:
             np.testing.assert_allclose(theirs, ours, rtol=1e-8, atol=1e-10 * ours.max())
 
     @pytest.mark.parametrize("telling", [True, False])
-    def test_every_model_of_the_local_scale(self, telling):
+    def test_every_model_of_the_local_scale_is_converted(self, telling):
         rng = np.random.default_rng(0)
         n = 160
         X, mean = rng.normal(size=(n, 2)), rng.normal(size=n)
@@ -110,7 +110,7 @@ class TestPosterior:
         np.testing.assert_allclose(theirs, ours, rtol=1e-10)
         assert np.ptp(ours) > 0.5
 
-    def test_without_the_local_scale(self, fitted, new):
+    def test_the_local_scale_can_be_left_out(self, fitted, new):
         T = torch.as_tensor(new)
         variance = fitted.to_botorch(local_scale=False).posterior(T).variance[:, 0]
         plain = fitted.to_gpytorch()(T).variance
@@ -119,8 +119,8 @@ class TestPosterior:
             fitted.to_botorch(local_scale="no")
 
     @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6])
-    def test_samples_at_many_points_need_no_warning(self, scale):
-        """Jitter is relative; GPyTorch's own would be noise here and useless there."""
+    def test_samples_at_many_points_raise_no_warning(self, scale):
+        """Jitter is relative: GPyTorch's absolute jitter is too large or too small here."""
         X, y = table(20)
         model = ExactGPRegressor("rbf", random_state=0).fit(X, scale * y).to_botorch()
         T = draw_sobol_samples(BOUNDS, n=1, q=150, seed=0)[0]
@@ -129,7 +129,7 @@ class TestPosterior:
         std = posterior.variance[0, :, 0].sqrt()
         assert bool(((draws.std(0) / std - 1).abs() < 0.3).all())
 
-    def test_gradients(self, model, new):
+    def test_gradients_equal_finite_differences(self, model, new):
         def moments(X):
             y = model.posterior(X, observation_noise=True)
             return y.mean, y.distribution.covariance_matrix
@@ -137,14 +137,14 @@ class TestPosterior:
         X = torch.as_tensor(new[:6]).reshape(2, 3, 2).requires_grad_()
         assert torch.autograd.gradcheck(moments, (X,), eps=1e-5, atol=1e-4, rtol=1e-4)
 
-    def test_single_precision_and_wrong_shapes(self, model, new):
+    def test_single_precision_is_converted_and_wrong_shapes_are_refused(self, model, new):
         X = torch.as_tensor(new)
         assert model.posterior(X.float()).mean.dtype == torch.float64
         for wrong in (X[:, :1], X[0], torch.zeros(2, 3, 5)):
             with pytest.raises(InputError, match=r"\(\.\.\., q, 2\)"):
                 model.posterior(wrong)
 
-    def test_several_targets(self, new):
+    def test_several_targets_have_independent_posteriors(self, new):
         X, y = table(40)
         fitted = ExactGPRegressor("rbf", random_state=0).fit(
             X, np.column_stack([y, -3 * y + X[:, 0]])
@@ -166,8 +166,8 @@ class TestPosterior:
 
 
 class TestConditioning:
-    def test_one_gp_conditioned_at_once_or_later(self):
-        """A single stage at fixed hyperparameters: further rows are rows of a larger table."""
+    def test_conditioning_on_added_rows_equals_fitting_all_rows(self):
+        """Conditioning a single GP on added rows equals a fit to all rows at the same parameters."""
         X, y = table(30)
         fitted = ExactGPRegressor("matern52", random_state=0).fit(X, y)
         more, values = table(4, seed=2)
@@ -188,7 +188,7 @@ class TestConditioning:
             rtol=1e-7,
             atol=1e-8,
         )
-        assert model.posterior(T).mean.shape == (5, 1)  # the first model is as it was
+        assert model.posterior(T).mean.shape == (5, 1)  # the first model is unchanged
         by_one = model
         for k in range(4):
             by_one = by_one.condition_on_observations(
@@ -196,18 +196,18 @@ class TestConditioning:
             )
         torch.testing.assert_close(by_one.posterior(T).mean, posterior.mean)
 
-    def test_known_noise(self, model, new):
+    def test_known_noise_of_added_rows_is_used(self, model, new):
         at = torch.as_tensor(new[:1])
         before = model.posterior(at)
         value = before.mean + 5.0
         after = model.condition_on_observations(at, value, noise=0.5 * before.variance)
         torch.testing.assert_close(after.posterior(at).mean, before.mean + 5.0 / 1.5)
 
-    def test_wrong_targets(self, model, new):
+    def test_targets_of_the_wrong_shape_are_refused(self, model, new):
         with pytest.raises(InputError, match=r"end in \(2, 1\)"):
             model.condition_on_observations(torch.as_tensor(new[:2]), torch.zeros(2, 3))
 
-    def test_fantasies(self, model, new):
+    def test_fantasies_condition_the_model_on_samples(self, model, new):
         at = torch.as_tensor(new[:6]).reshape(3, 2, 2)
         sampler = SobolQMCNormalSampler(torch.Size([4]), seed=0)
         fantasy = model.fantasize(at, sampler)
@@ -221,14 +221,14 @@ class TestConditioning:
 
 
 class TestAcquisition:
-    def test_gradient_of_log_expected_improvement(self, model, new):
+    def test_gradient_of_log_expected_improvement_is_finite(self, model, new):
         acquisition = qLogExpectedImprovement(
             model, best_f=20.0, sampler=SobolQMCNormalSampler(torch.Size([16]), seed=0)
         )
         X = torch.as_tensor(new[:4]).reshape(2, 2, 2).requires_grad_()
         assert torch.autograd.gradcheck(acquisition, (X,), eps=1e-5, atol=1e-4, rtol=1e-3)
 
-    def test_each_can_be_optimised(self, model):
+    def test_each_acquisition_function_can_be_optimised(self, model):
         X = model.train_inputs[0]
         torch.manual_seed(0)
         sampler = SobolQMCNormalSampler(torch.Size([16]), seed=0)
@@ -257,14 +257,14 @@ class TestAcquisition:
         )
         assert float(value) >= (mean + 2.0 * latent).max() - 1e-6
 
-    def test_thompson_sampling(self, model):
+    def test_thompson_sampling_chooses_good_rows(self, model):
         torch.manual_seed(0)
         X = draw_sobol_samples(BOUNDS, n=1, q=200, seed=0)[0]
         chosen = MaxPosteriorSampling(model, replacement=False)(X, num_samples=3)
         assert chosen.shape == (3, 2)
         ranks = model.posterior(X).mean[:, 0].argsort(descending=True)
         best = X[ranks[:100]]
-        for row in chosen:  # draws are of the better half
+        for row in chosen:  # all chosen rows are in the better half
             assert bool((best == row).all(1).any())
 
 
@@ -287,7 +287,7 @@ def optimise(fit, seed, steps, restarts=3):
 
 
 def smooth(X, y):
-    """No kernel with kinks at the rows, where a gradient would be of no use."""
+    """Only kernels that are differentiable at the training rows, so that gradients are useful."""
     return TwoStageGPRegressor(kernels=("rbf", "matern52"), random_state=0).fit(X, y)
 
 
@@ -297,7 +297,7 @@ class TestLoop:
 
     @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore:Optimization failed:RuntimeWarning")
-    def test_better_than_random_search_over_seeds(self):
+    def test_the_loop_is_better_than_random_search_over_seeds(self):
         """10 rows and 10 steps; the maximum is -0.397887."""
         regret = {
             name: np.array([-0.397887 - optimise(fit, seed, steps=10) for seed in range(8)])

@@ -1,4 +1,4 @@
-"""``to_gpytorch``: real GPyTorch objects that say what ``predict`` says."""
+"""Tests of ``to_gpytorch``: GPyTorch objects with the moments of ``predict``."""
 
 import gpytorch
 import numpy as np
@@ -18,7 +18,7 @@ N = 50
 
 
 def table(n=N, seed=0):
-    """Far from standardised: an offset, a constant column, a noise that grows."""
+    """Return a table far from standardised: an offset, a constant column, increasing noise."""
     rng = np.random.default_rng(seed)
     X = np.column_stack([rng.uniform(300, 380, n), np.full(n, 7.0), rng.uniform(-1e-3, 1e-3, n)])
     f = np.sin(X[:, 0] / 12) + 800 * X[:, 2]
@@ -43,7 +43,7 @@ def models():
 
 
 def agree(model, gp, X, rtol=1e-8):
-    """Mean, latent and observation variance before the local scale and the shape."""
+    """Return mean, latent and observation variance before the local scale and the shape."""
     T = torch.as_tensor(X)
     mean, latent = model.predict(X, return_latent_std=True)
     observed = model.predict(X, return_std=True)[1]
@@ -67,20 +67,20 @@ class TestTwoStage:
         assert (gp.local_factor is not None) == (kind == "local")
         agree(models[kind], gp, new)
 
-    def test_the_joint_covariance(self, models, new):
+    def test_the_joint_covariance_is_that_of_the_formula(self, models, new):
         gp = models[None].to_gpytorch()
         ours = models[None].predict(new, return_cov=True)[1]
         theirs = gp.likelihood(gp(torch.as_tensor(new))).covariance_matrix.numpy()
         np.testing.assert_allclose(theirs, ours, rtol=1e-8, atol=1e-10 * ours.max())
 
-    def test_batches_are_the_same_rows(self, models, new):
+    def test_batches_have_the_moments_of_single_rows(self, models, new):
         gp = models[None].to_gpytorch()
         X = torch.as_tensor(new[:24]).reshape(4, 6, 3)
         batched, flat = gp(X), gp(X.reshape(24, 3))
         torch.testing.assert_close(batched.mean.reshape(24), flat.mean)
         torch.testing.assert_close(batched.variance.reshape(24), flat.variance)
 
-    def test_gradient_of_mean_and_variance(self, models, new):
+    def test_gradients_of_mean_and_variance_equal_finite_differences(self, models, new):
         gp = models["local"].to_gpytorch()
         scale = torch.tensor([20.0, 1.0, 1e-3], dtype=torch.float64)
 
@@ -99,7 +99,7 @@ class TestTwoStage:
             gp(torch.as_tensor(new)).mean.numpy(), gp(torch.as_tensor(other)).mean.numpy()
         )
 
-    def test_weights_repeats_and_known_noise(self, new):
+    def test_weights_repeats_and_known_noise_are_converted(self, new):
         X, y = table()
         X, y = np.vstack([X, X[:10]]), np.append(y, y[:10] + 3)
         rng = np.random.default_rng(3)
@@ -108,7 +108,7 @@ class TestTwoStage:
         model.fit(X, y, sample_weight=rng.integers(1, 4, len(y)), noise_var=extra)
         agree(model, model.to_gpytorch(), new)
 
-    def test_more_rows_than_gpytorch_factorises_by_itself(self):
+    def test_more_than_800_rows_are_factorised_exactly(self):
         rng = np.random.default_rng(0)
         X = rng.normal(size=(850, 2))
         y = X[:, 0] + 0.1 * rng.normal(size=850)
@@ -125,8 +125,8 @@ class TestTwoStage:
         with pytest.raises(InputError, match=r"Ridge.*optimize_acqf_discrete"):
             gp(T).mean.sum().backward()
 
-    def test_new_rows_condition_it(self, models, new):
-        """What GPyTorch makes of a further row: the residual moves the mean near it."""
+    def test_new_rows_condition_the_model(self, models, new):
+        """GPyTorch conditions on an added row: its residual changes the mean near it."""
         gp = models[None].to_gpytorch()
         at = torch.as_tensor(new[:1])
         before = gp(at)
@@ -139,7 +139,7 @@ class TestTwoStage:
 
 
 class TestFrames:
-    def test_encoded_numbers_are_wanted(self):
+    def test_inputs_are_encoded_numbers(self):
         X, y = table()
         frame = pd.DataFrame(X, columns=["heat", "same", "load"])
         frame["kind"] = np.where(np.arange(N) % 3 == 0, "a", "b")
@@ -159,12 +159,12 @@ class TestFrames:
 class TestExactGP:
     @pytest.mark.parametrize("ard", [False, True])
     @pytest.mark.parametrize("kernel", KERNELS)
-    def test_all_kernels(self, new, kernel, ard):
+    def test_every_kernel_is_converted(self, new, kernel, ard):
         X, y = table()
         model = ExactGPRegressor(kernel, ard=ard, random_state=0).fit(X, y)
         agree(model, model.to_gpytorch(), new)
 
-    def test_sums_with_columns_of_the_table(self):
+    def test_sums_of_kernels_on_columns_are_converted(self):
         X, y = table()
         new = table(20, seed=1)[0]
         kernel = ScaleKernel(RBFKernel(active_dims=[0])) + ScaleKernel(
@@ -173,8 +173,8 @@ class TestExactGP:
         model = ExactGPRegressor(kernel, random_state=0).fit(X, y)
         agree(model, model.to_gpytorch(), new, rtol=1e-7)
 
-    def test_it_is_a_plain_exact_gp(self):
-        """The same posterior from GPyTorch's formulas with the targets that are stored in it."""
+    def test_the_result_is_an_ordinary_exact_gp(self):
+        """GPyTorch's formulas with the stored targets give the same posterior."""
         X, y = table()
         gp = ExactGPRegressor("matern32", random_state=0).fit(X, y).to_gpytorch()
         order = np.lexsort((X[:, 2], X[:, 0]))
@@ -189,18 +189,18 @@ class TestExactGP:
 
 
 class TestWithoutMeaning:
-    def test_not_fitted(self):
+    def test_an_unfitted_model_is_refused(self):
         with pytest.raises(NotFittedError):
             TwoStageGPRegressor().to_gpytorch()
 
-    def test_other_engines_say_what_to_do(self):
+    def test_other_engines_are_refused_with_advice(self):
         X, y = table()
         model = quick(method="neighbors", mean="constant", variance="rbf").fit(X, y)
         for fitted in (model, GPNNRegressor(random_state=0).fit(X, y)):
             with pytest.raises(InputError, match=r"method='neighbors'.*method='exact'"):
                 fitted.to_gpytorch()
 
-    def test_a_constant_target(self):
+    def test_a_constant_target_is_refused(self):
         X, _ = table()
         for model in (quick(), ExactGPRegressor()):
             with pytest.warns(TwoStageGPWarning):
@@ -208,7 +208,7 @@ class TestWithoutMeaning:
             with pytest.raises(InputError, match="the model is a constant"):
                 model.to_gpytorch()
 
-    def test_several_targets_are_a_list(self, new):
+    def test_several_targets_become_a_list(self, new):
         X, y = table()
         model = ExactGPRegressor("rbf", random_state=0).fit(X, np.column_stack([y, -2 * y]))
         first, second = model.to_gpytorch()

@@ -138,7 +138,7 @@ def test_axes_of_the_caller_are_used_and_counted(model):
     ("arguments", "message"),
     [
         ({"level": 1.0}, "level=1.0"),
-        ({"y": [1.0]}, "y needs the rows X"),
+        ({"y": [1.0]}, "y was given without X"),
         ({"target": 1}, "1 target"),
         ({"features": ["size"]}, "no column 'size'"),
     ],

@@ -20,7 +20,7 @@ from benchmarks._loader_cases import Cases, open_stored
 from benchmarks._loader_models import POINTS, save_models
 from twostagegp.engines.memory import plan_factor
 from twostagegp.errors import InputError, MemoryBudgetError, ModelFileError, NumericalError
-from twostagegp.runtime.finite import predict_with
+from twostagegp.runtime.prediction_checks import predict_with
 from twostagegp.storage.folder import MANIFEST, read_files, read_manifest, write_folder
 
 OLD_FORMAT = Path(__file__).parents[1] / "data" / "model_format_1"
@@ -341,7 +341,7 @@ def test_predictions_that_overflow_are_an_error(models):
 def test_what_scikit_learn_refuses_inside_of_a_model_is_an_error_of_ours(models):
     model = twostagegp.load(models / "folds")
     model.estimator_[0].scale_[:] = 1e-320
-    with pytest.raises(InputError, match="inside of the model cannot predict"):
+    with pytest.raises(InputError, match="inside the model cannot predict"):
         model.predict(1e300 * POINTS)
     with pytest.raises(InputError, match="Ridge inside"):
         predict_with(model.estimator_[-1], np.full((2, 2), np.nan))

@@ -51,7 +51,7 @@ from twostagegp.kernels.linear import LinearKernel
 from twostagegp.numerics.linalg import block_inverses, safe_cholesky
 from twostagegp.numerics.objectives import one_copy_out
 from twostagegp.pipeline.mean.crossfit import assign_folds
-from twostagegp.runtime.finite import predict_with
+from twostagegp.runtime.prediction_checks import predict_with
 from twostagegp.training.candidates import Candidate
 
 __all__ = ["ClassMean", "Member", "Tried", "fit_class_mean", "heldout_latents", "kernel_choices"]

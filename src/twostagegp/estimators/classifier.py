@@ -57,8 +57,8 @@ from twostagegp.estimators.validation import (
 )
 from twostagegp.pipeline.settings import DEFAULTS, Settings
 from twostagegp.runtime.device import resolve_device
-from twostagegp.runtime.finite import require_finite
 from twostagegp.runtime.memory import available_bytes
+from twostagegp.runtime.prediction_checks import require_finite
 from twostagegp.runtime.threads import limit_threads, no_denormals, show_log, threads_of_fit
 from twostagegp.runtime.transaction import unchanged_on_error
 from twostagegp.training.schedule import Training

@@ -46,7 +46,7 @@ from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.estimators import shortcuts
 from twostagegp.estimators.validation import Where, at_least, check_parameters
 from twostagegp.pipeline.mean.crossfit import assign_folds
-from twostagegp.runtime.finite import predict_with, require_finite
+from twostagegp.runtime.prediction_checks import predict_with, require_finite
 from twostagegp.runtime.transaction import unchanged_on_error
 
 __all__ = ["CVPlusRegressor", "guaranteed_level"]

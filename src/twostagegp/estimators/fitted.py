@@ -22,7 +22,7 @@ from twostagegp.data.appending import AppendedRows
 from twostagegp.data.scaling import Prepared
 from twostagegp.pipeline.calibration.fit import Calibration
 from twostagegp.pipeline.calibration.shape import Shape
-from twostagegp.runtime.finite import require_finite
+from twostagegp.runtime.prediction_checks import require_finite
 from twostagegp.runtime.streaming import stream
 
 if TYPE_CHECKING:  # regressors do not need them

@@ -1,1 +1,1 @@
-"""Fitted models as objects of GPyTorch and BoTorch; imported when one is asked for."""
+"""Fitted models as objects of GPyTorch and BoTorch, imported only when they are needed."""

@@ -1,16 +1,16 @@
 r"""A fitted regressor as a BoTorch model.
 
-With the mean :math:`\hat m`, the covariance C and the noise :math:`\sigma^2` of part 2 and the
-local scale g,
+With the mean :math:`\hat m` of part 1, the covariance C and the noise :math:`\sigma^2` of part 2,
+and the local scale g of part 3,
 
 .. math::
 
     f \sim N\big( \hat m(x),\; \sqrt{g(x)}\, C(x, x') \sqrt{g(x')} \big), \qquad
     y = f(x) + \varepsilon, \quad \varepsilon \sim N(0, g(x)\, \sigma^2) ,
 
-all of it in the user's units and differentiable in x. New observations condition this Gaussian
-process as any other: :math:`C_{xx'} - C_{xn} (C_{nn} + N)^{-1} C_{nx'}`. They change neither the
-mean stage nor hyperparameters nor g; for that there is a new fit.
+in the user's units and differentiable in x. New observations condition this Gaussian process in the
+usual way: :math:`C_{xx'} - C_{xn} (C_{nn} + N)^{-1} C_{nx'}`. They do not change the mean
+:math:`\hat m`, the hyperparameters or g; to change these, fit again.
 """
 
 from __future__ import annotations
@@ -35,13 +35,16 @@ from twostagegp.interop.parts import Parts, StackModule, parts_of
 __all__ = ["TwoStageBotorchModel", "as_botorch"]
 
 
-#: Jitter that is tried where rounding has made a covariance indefinite, relative to the variance
-#: before any row was seen.
+#: Jitters that are tried if rounding has made a covariance indefinite, relative to the prior
+#: variance.
 JITTERS = (1e-12, 1e-11, 1e-10, 1e-9, 1e-8)
 
 
 class Moments(NamedTuple):
-    """Mean, covariance (..., q, q), noise variance and variance before any row; others (..., q)."""
+    """Moments at q points.
+
+    The covariance has shape (..., q, q); mean, noise variance and prior variance have (..., q).
+    """
 
     mean: Tensor
     covariance: Tensor
@@ -50,7 +53,7 @@ class Moments(NamedTuple):
 
 
 class Output(torch.nn.Module):
-    """One target: joint moments of the function and the noise at x, in the user's units."""
+    """Joint moments of the function and the noise of one target, in the user's units."""
 
     def __init__(self, parts: Parts, local_scale: bool) -> None:
         super().__init__()
@@ -81,9 +84,10 @@ class Output(torch.nn.Module):
 
 
 class TwoStageBotorchModel(GPyTorchModel, FantasizeMixin):
-    """What :meth:`TwoStageGPRegressor.to_botorch` returns: a BoTorch model at the state of a fit.
+    """A fitted regressor as a BoTorch model, returned by :meth:`TwoStageGPRegressor.to_botorch`.
 
-    ``condition_on_observations`` and ``fantasize`` give models that have seen further rows.
+    ``condition_on_observations`` and ``fantasize`` return models that are conditioned on added
+    rows.
 
     Parameters
     ----------
@@ -99,9 +103,9 @@ class TwoStageBotorchModel(GPyTorchModel, FantasizeMixin):
         self.outputs = torch.nn.ModuleList(outputs)
         self.train_inputs = (train_inputs,)
         self.train_targets = train_targets
-        self.likelihood = _typical_likelihood(outputs).to(train_inputs.device)
-        #: Further rows: inputs (..., k, d), targets (..., k, p) and noise (..., k, p) or None.
-        self._further: tuple[Tensor, Tensor, Tensor] | None = None
+        self.likelihood = _median_noise_likelihood(outputs).to(train_inputs.device)
+        #: Added rows: inputs (..., k, d), targets (..., k, p) and noise (..., k, p); or None.
+        self._added_rows: tuple[Tensor, Tensor, Tensor] | None = None
         self.requires_grad_(False)
         self.eval()
 
@@ -112,14 +116,14 @@ class TwoStageBotorchModel(GPyTorchModel, FantasizeMixin):
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Empty, but for a model that was conditioned on batches."""
-        if self._further is None:
+        """Batch shape of the rows that the model was conditioned on; empty without such rows."""
+        if self._added_rows is None:
             return torch.Size()
-        X, Y, _ = self._further
+        X, Y, _ = self._added_rows
         return torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2])
 
     def forward(self, X: Tensor) -> MultivariateNormal:
-        """The joint distribution of the function at X."""
+        """Return the joint distribution of the function at X."""
         return self.posterior(X).distribution
 
     def posterior(  # type: ignore[override]
@@ -130,14 +134,14 @@ class TwoStageBotorchModel(GPyTorchModel, FantasizeMixin):
         posterior_transform: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Joint distribution at the q points of every batch.
+        """Return the joint distribution at the q points of every batch.
 
         Parameters
         ----------
         X : Tensor of shape (..., q, d)
         output_indices : list of int, optional
         observation_noise : bool or Tensor of shape (..., q, p)
-            True adds the noise of the model, a tensor these variances.
+            True adds the noise of the model; a tensor gives the noise variances to add.
         posterior_transform : PosteriorTransform, optional
 
         Returns
@@ -162,14 +166,14 @@ class TwoStageBotorchModel(GPyTorchModel, FantasizeMixin):
             C = C + torch.diag_embed(given.to(C).expand(mean.shape))
         elif observation_noise:
             C = C + torch.diag_embed(noise.expand(mean.shape))
-        # A bare tensor would be factorised at once, without jitter.
-        return MultivariateNormal(mean, DenseLinearOperator(_definite(C, prior)))
+        # GPyTorch would factorise a plain tensor immediately, without jitter.
+        return MultivariateNormal(mean, DenseLinearOperator(_with_jitter(C, prior)))
 
     def _moments(self, k: int, X: Tensor) -> Moments:
         output = self.outputs[k]
-        if self._further is None:
+        if self._added_rows is None:
             return output(X)
-        inputs, Y, given = (part.to(X.device) for part in self._further)
+        inputs, Y, given = (part.to(X.device) for part in self._added_rows)
         q, batch = X.shape[-2], torch.broadcast_shapes(X.shape[:-2], inputs.shape[:-2])
         inputs = inputs.to(X)
         both = [part.expand(*batch, *part.shape[-2:]) for part in (X, inputs)]
@@ -180,64 +184,66 @@ class TwoStageBotorchModel(GPyTorchModel, FantasizeMixin):
         V = torch.linalg.solve_triangular(L, C[..., q:, :q], upper=False)
         error = (Y[..., k] - mean[..., q:]).unsqueeze(-1)
         u = torch.linalg.solve_triangular(L, error, upper=False)
-        moved = mean[..., :q] + (V.mT @ u).squeeze(-1)
+        conditioned = mean[..., :q] + (V.mT @ u).squeeze(-1)
         C = C[..., :q, :q] - V.mT @ V
-        rest = (part[..., :q].expand(moved.shape) for part in (noise, prior))
-        return Moments(moved, C.expand(*moved.shape, q), *rest)
+        rest = (part[..., :q].expand(conditioned.shape) for part in (noise, prior))
+        return Moments(conditioned, C.expand(*conditioned.shape, q), *rest)
 
     def condition_on_observations(
         self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any
     ) -> TwoStageBotorchModel:
-        """The same model with further rows.
+        """Return this model conditioned on added rows.
 
         Parameters
         ----------
         X : Tensor of shape (..., k, d)
         Y : Tensor of shape (..., k, p)
-            It may have more batch dimensions than X, as fantasies do.
+            It may have more batch dimensions than X, for example one for fantasies.
         noise : Tensor of the shape of Y, optional
             Known noise variances; by default those of the model.
         """
         self._check_columns(X)
         if Y.shape[-1] != self.num_outputs or Y.shape[-2] != X.shape[-2]:
             raise InputError(
-                f"Y has shape {tuple(Y.shape)}; for X of shape {tuple(X.shape)} it should end in "
-                f"({X.shape[-2]}, {self.num_outputs}): one column a target."
+                f"Y has shape {tuple(Y.shape)}; for X of shape {tuple(X.shape)} it must end in "
+                f"({X.shape[-2]}, {self.num_outputs}), with one column per target."
             )
         given = torch.full_like(Y, torch.nan) if noise is None else noise.expand(Y.shape)
         new = (X, Y, given)
-        if self._further is not None:
+        if self._added_rows is not None:
             new = tuple(  # type: ignore[assignment]
-                _joined(old, part) for old, part in zip(self._further, new, strict=True)
+                _concatenate_rows(old, part)
+                for old, part in zip(self._added_rows, new, strict=True)
             )
         model = copy.copy(self)
-        # A shallow copy of a module shares its registries of parameters and submodules.
-        model._further = new  # noqa: SLF001 (a copy of this model)
+        # The shallow copy shares parameters and submodules with this model.
+        model._added_rows = new  # noqa: SLF001 (a copy of this model)
         return model
 
     def subset_output(self, idcs: list[int]) -> TwoStageBotorchModel:
-        """The same model of some of the targets."""
+        """Return the model of some of the targets."""
         outputs: list[Any] = [self.outputs[k] for k in idcs]
         targets = self.train_targets
         if targets is not None and self.num_outputs > 1:
             targets = targets[idcs] if len(idcs) > 1 else targets[idcs[0]]
         model = TwoStageBotorchModel(outputs, self.train_inputs[0], targets)
-        if self._further is not None:
-            X, Y, given = self._further
-            model._further = (X, Y[..., idcs], given[..., idcs])
+        if self._added_rows is not None:
+            X, Y, given = self._added_rows
+            model._added_rows = (X, Y[..., idcs], given[..., idcs])
         return model
 
     def _check_columns(self, X: Tensor) -> None:
         width = self.train_inputs[0].shape[-1]
         if X.ndim < 2 or X.shape[-1] != width:
             raise InputError(
-                f"X has shape {tuple(X.shape)}; (..., q, {width}) is wanted: the columns of the "
-                "fit, which for a data frame are those of model.columns_.transform(X)."
+                f"X must have shape (..., q, {width}) with the columns of the fit, got "
+                f"{tuple(X.shape)}. For a data frame, these are the columns of "
+                "model.columns_.transform(X)."
             )
 
 
-def _definite(C: Tensor, prior: Tensor) -> Tensor:
-    """C; where it cannot be factorised, with the least jitter on its diagonal that changes that."""
+def _with_jitter(C: Tensor, prior: Tensor) -> Tensor:
+    """Return C, with the smallest jitter on its diagonal for which it can be factorised."""
     A, added = C, C.new_zeros(C.shape[:-2])
     for jitter in JITTERS:
         _, failed = torch.linalg.cholesky_ex(A.detach())
@@ -248,14 +254,15 @@ def _definite(C: Tensor, prior: Tensor) -> Tensor:
     return A
 
 
-def _joined(old: Tensor, new: Tensor) -> Tensor:
+def _concatenate_rows(old: Tensor, new: Tensor) -> Tensor:
+    """Return both sets of rows, with broadcast batch dimensions."""
     batch = torch.broadcast_shapes(old.shape[:-2], new.shape[:-2])
     parts = [part.expand(*batch, *part.shape[-2:]) for part in (old, new)]
     return torch.cat(parts, dim=-2)
 
 
-def _typical_likelihood(outputs: list[Output]) -> GaussianLikelihood:
-    """The noise of a typical row, for code that reads it from the likelihood."""
+def _median_noise_likelihood(outputs: list[Output]) -> GaussianLikelihood:
+    """Return a likelihood with the median noise, for code that reads the noise from it."""
     positive = Positive(transform=torch.exp, inv_transform=torch.log)
     noises = [max(o.factor * o.noise, o.floor) * o.y_scale**2 for o in outputs]
     shape = torch.Size() if len(outputs) == 1 else torch.Size([len(outputs)])
@@ -265,7 +272,7 @@ def _typical_likelihood(outputs: list[Output]) -> GaussianLikelihood:
 
 
 def as_botorch(estimator: Any, local_scale: bool = True) -> TwoStageBotorchModel:
-    """What :meth:`TwoStageGPRegressor.to_botorch` returns."""
+    """Return a fitted regressor as a BoTorch model."""
     if not isinstance(local_scale, bool):
         raise InputError(f"local_scale={local_scale!r}: use True or False.")
     all_parts = parts_of(estimator)

@@ -1,15 +1,16 @@
 r"""A fitted regressor as a GPyTorch ``ExactGP``.
 
-A zero-mean GP on residuals that is conditioned on residuals of zero has the posterior mean zero and
-the posterior variance of part 2, which does not depend on targets. Around the fitted mean,
+The posterior variance of a Gaussian process does not depend on the targets. A zero-mean GP that is
+conditioned on residuals of zero therefore has the posterior mean zero and the posterior variance of
+part 2. Added to the fitted mean,
 
 .. math::
 
     f \sim \mathrm{GP}\big( \hat m,\; s_y^2\, k \big), \qquad
     y_i = \hat m(x_i) \ \text{at the training rows},
 
-it is the model before the local calibration: its posterior mean is :math:`\hat m(x)` and its
-posterior variance :math:`\hat\sigma^2(x)`. A single-stage model keeps its own targets.
+this is the model before the local calibration: its posterior mean is :math:`\hat m(x)` and its
+posterior variance is :math:`\hat\sigma^2(x)`. A single-stage model keeps its own targets.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from twostagegp.interop.scale import ScaleModule
 
 __all__ = ["FittedGP", "FittedMean", "LocalFactor", "WeightedNoiseLikelihood", "as_gpytorch"]
 
-#: Differences of rows that are held at once while targets are computed: 32 MiB.
+#: Largest number of differences of rows held in memory while targets are computed: 32 MiB.
 _CHUNK_NUMBERS = 1 << 22
 
 
 class FittedMean(Mean):
-    """The fitted mean in the user's units, differentiable where it is made of kernels."""
+    """The fitted mean in the user's units; differentiable if it consists of kernel models."""
 
     def __init__(
         self, mean: torch.nn.Module, standardise: Standardise, y_mean: float, y_scale: float
@@ -52,7 +53,7 @@ class FittedMean(Mean):
 
 
 class LocalFactor(torch.nn.Module):
-    """g(x): what the local calibration multiplies variances at x by, shape (..., q)."""
+    """The factor g(x) by which the local calibration multiplies variances at x, shape (..., q)."""
 
     def __init__(
         self,
@@ -73,10 +74,10 @@ class LocalFactor(torch.nn.Module):
 
 
 class WeightedNoiseLikelihood(GaussianLikelihood):
-    """Gaussian noise that is smaller or larger at the training rows than elsewhere.
+    """Gaussian noise whose variance differs between the training rows and new rows.
 
-    A training row that stands for c rows, of a known extra noise variance, has (noise + extra) / c;
-    a new row has the noise.
+    A training row that represents c merged rows and has a known extra noise variance has the
+    variance (noise + extra) / c; a new row has the variance ``noise``.
 
     Parameters
     ----------
@@ -103,9 +104,9 @@ class WeightedNoiseLikelihood(GaussianLikelihood):
 class FittedGP(gpytorch.models.ExactGP):
     """An ``ExactGP`` at the hyperparameters of a fit.
 
-    Matrices are always factorised: GPyTorch's approximations for more than 800 rows stay off.
-    Parameters have ``requires_grad=False``, and there is nothing to train: of a two-stage model
-    the targets are what its mean says.
+    Matrices are always factorised: GPyTorch's approximations for more than 800 rows are off.
+    Parameters have ``requires_grad=False`` and must not be trained: the targets of a two-stage
+    model are the values of its fitted mean, not the observed ones.
 
     Attributes
     ----------
@@ -139,7 +140,7 @@ class FittedGP(gpytorch.models.ExactGP):
 
 
 def as_gpytorch(estimator: Any) -> FittedGP | list[FittedGP]:
-    """What :meth:`TwoStageGPRegressor.to_gpytorch` returns."""
+    """Return a fitted regressor as a GPyTorch model, or as a list with one model per target."""
     models = [_exact_gp(parts) for parts in parts_of(estimator)]
     return models[0] if estimator.fitted_.is_1d else models
 
@@ -156,7 +157,7 @@ def _exact_gp(parts: Parts) -> FittedGP:
         targets = scaling.y_mean + scaling.y_scale * parts.source.rows.t.double()
     else:
         mean = FittedMean(parts.mean, parts.standardise, scaling.y_mean, scaling.y_scale)
-        targets = _by_chunks(mean, X)
+        targets = _evaluate_in_chunks(mean, X)
         if parts.local is not None:
             assert isinstance(parts.mean, StackModule)
             local = LocalFactor(parts.local, parts.mean, parts.gp, parts.noise, parts.standardise)
@@ -165,20 +166,20 @@ def _exact_gp(parts: Parts) -> FittedGP:
     return model.eval()
 
 
-def _by_chunks(mean: Mean, X: Tensor) -> Tensor:
-    """The mean at many rows; kernels may hold all differences, as many numbers as columns."""
+def _evaluate_in_chunks(mean: Mean, X: Tensor) -> Tensor:
+    """Return the mean at many rows, in chunks: a kernel may store all differences of two rows."""
     size = max(1, _CHUNK_NUMBERS // max(1, X.numel()))
     with torch.no_grad():
         return torch.cat([torch.as_tensor(mean(part)) for part in torch.split(X, size)])
 
 
 def _likelihood(parts: Parts, X: Tensor, factor: float) -> GaussianLikelihood:
-    """The fitted noise; weights, known noise and jitter are noise of the training rows."""
+    """Return the likelihood; weights, known noise and jitter change the noise of training rows."""
     positive = Positive(transform=torch.exp, inv_transform=torch.log)
     rows, jitter = parts.source.rows, parts.source.jitter
-    # Where one factor has brought the noise to its floor, rows keep theirs, and the variance is
-    # that of part 2 times the factor all the same.
-    noise = max(factor * parts.noise, scaling_floor(parts) if parts.local is None else 0.0)
+    # If a constant factor would reduce the noise below its floor, only new rows get the floor. The
+    # training rows keep the scaled noise, so that the variance remains that of part 2 times factor.
+    noise = max(factor * parts.noise, user_noise_floor(parts) if parts.local is None else 0.0)
     plain = bool((rows.c == 1.0).all()) and not bool(rows.extra.any()) and jitter == 0.0
     if plain and noise == factor * parts.noise:
         likelihood = GaussianLikelihood(noise_constraint=positive).double()
@@ -189,6 +190,6 @@ def _likelihood(parts: Parts, X: Tensor, factor: float) -> GaussianLikelihood:
     return likelihood
 
 
-def scaling_floor(parts: Parts) -> float:
-    """The noise floor in the user's units."""
+def user_noise_floor(parts: Parts) -> float:
+    """Return the noise floor in the user's units."""
     return parts.floor * parts.data.scaling.y_scale**2

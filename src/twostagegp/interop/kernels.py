@@ -1,10 +1,11 @@
-r"""Kernels for the way out: GPyTorch's own, with exact distances and in the user's units.
+r"""GPyTorch kernels for exported models, with exact distances and in the user's units.
 
-GPyTorch expands :math:`\|z - z'\|^2 = \|z\|^2 - 2 z^\top z' + \|z'\|^2`, which leaves some 1e-8 in
-the distance of nearly equal rows: too much for a Matérn-1/2 beside a small noise. The subclasses
-here differ from their parents in nothing but the distances, which come from differences.
+GPyTorch expands :math:`\|z - z'\|^2 = \|z\|^2 - 2 z^\top z' + \|z'\|^2`, which leaves an error of
+about 1e-8 in the distance of nearly equal rows: too much for a Matérn-1/2 kernel with a small
+noise. The subclasses here differ from their parents only in the distances, which are computed from
+differences.
 
-:class:`UnitsKernel` is a kernel k on standardised inputs as one on the user's,
+:class:`UnitsKernel` turns a kernel k on standardised inputs into a kernel on the user's inputs,
 
 .. math::
 
@@ -72,7 +73,7 @@ _EXACT: dict[type, type] = {
 
 
 def exact_kernel(kernel: Kernel, theta: Vector) -> Any:
-    """A kernel of this package as a GPyTorch kernel on standardised inputs, in float64.
+    """Return a kernel of this package as a GPyTorch kernel on standardised inputs, in float64.
 
     Examples
     --------
@@ -97,9 +98,9 @@ def exact_kernel(kernel: Kernel, theta: Vector) -> Any:
 
 
 class ColumnKernel(GPyTorchKernel):
-    """A kernel that counts the columns of a table, on those of them that are in use.
+    """A kernel defined on all columns of a table, evaluated on the columns that are in use.
 
-    The others were constant, and are zero here.
+    The other columns were constant in the fit; they are set to zero.
     """
 
     def __init__(self, base_kernel: Any, columns: Columns) -> None:
@@ -115,7 +116,7 @@ class ColumnKernel(GPyTorchKernel):
 
 
 class Standardise(torch.nn.Module):
-    """From the user's columns to the standardised ones that are in use."""
+    """Map the user's columns to the standardised columns that are in use."""
 
     columns: Tensor
     mean: Tensor
@@ -132,21 +133,21 @@ class Standardise(torch.nn.Module):
         return Z.clamp(-FARTHEST, FARTHEST)
 
     def back(self, Z: Tensor, width: int) -> Tensor:
-        """The user's columns; those that were constant, which nothing depends on, are zero."""
+        """Return the user's columns; constant columns, on which nothing depends, are zero."""
         X = self.mean.new_zeros(*Z.shape[:-1], width)
         X[..., self.columns] = Z * self.scale + self.mean
         return X
 
 
 class UnitsKernel(GPyTorchKernel):
-    """A kernel on standardised inputs as one on the user's: the formula of the module.
+    """A kernel on standardised inputs as a kernel on the user's inputs; see the module docstring.
 
     Parameters
     ----------
     base_kernel : GPyTorch kernel
     standardise : Standardise
     factor : float
-        What the covariance is multiplied by, the squared scale of y among it.
+        Factor of the covariance, which includes the squared scale of y.
     """
 
     factor: Tensor

@@ -6,8 +6,8 @@ r"""The parts of a fitted model as torch modules, differentiable in x, in standa
     \hat m_k(x) = k_x^\top \alpha_k, \qquad
     C(x, x') = k(x, x') - k_x^\top (K + N)^{-1} k_{x'}
 
-Kernel ridge and the constant are differentiable; any other regressor has values only, and asking
-for its gradient is an error.
+Kernel ridge and the constant are differentiable. Any other regressor has values only, and
+computing its gradient is an error.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ __all__ = ["KernelPosterior", "Parts", "StackModule", "parts_of"]
 
 
 class KernelPosterior(torch.nn.Module):
-    """A zero-mean GP conditioned on rows, as :class:`ExactPosterior`, with gradients in x.
+    """A zero-mean GP conditioned on rows, like :class:`ExactPosterior`, with gradients in x.
 
     Parameters
     ----------
     posterior : ExactPosterior
     with_factor : bool
-        Keep the Cholesky factor, which variances need.
+        Keep the Cholesky factor, which is needed for variances.
     """
 
     Z: Tensor
@@ -62,25 +62,25 @@ class KernelPosterior(torch.nn.Module):
             self.register_buffer("L", posterior.L.double())
 
     def cross(self, Z: Tensor) -> Tensor:
-        """Covariance with the training rows, shape (..., q, n)."""
+        """Return the covariance with the training rows, shape (..., q, n)."""
         return dense(self.kernel, Z, self.Z.expand(*Z.shape[:-2], *self.Z.shape))
 
     def forward(self, Z: Tensor) -> Tensor:
-        """Posterior mean, shape (..., q)."""
+        """Return the posterior mean, shape (..., q)."""
         return self.cross(Z) @ self.alpha
 
     def covariance(self, Z: Tensor) -> Tensor:
-        """Posterior covariance, shape (..., q, q)."""
+        """Return the posterior covariance, shape (..., q, q)."""
         V = self._whitened(Z)
         return dense(self.kernel, Z, Z) - V @ V.mT
 
     def variance(self, Z: Tensor) -> Tensor:
-        """Posterior variance, shape (..., q)."""
+        """Return the posterior variance, shape (..., q)."""
         prior = torch.as_tensor(self.kernel(Z, diag=True))
         return (prior - self._whitened(Z).square().sum(-1)).clamp(min=0.0)
 
     def _whitened(self, Z: Tensor) -> Tensor:
-        """Rows of K_xX L^-T, shape (..., q, n): one solve for all batches."""
+        """Return the rows of K_xX L^-T, shape (..., q, n), by one solve for all batches."""
         K = self.cross(Z)
         flat = K.reshape(-1, K.shape[-1])
         V = torch.linalg.solve_triangular(self.L, flat.mT, upper=False)
@@ -88,20 +88,20 @@ class KernelPosterior(torch.nn.Module):
 
 
 def _check_memory(L: Tensor) -> None:
-    """Raise before a float32 factor becomes a float64 one that does not fit."""
+    """Raise if a float32 factor would not fit into memory as float64."""
     available = available_bytes(L.device)
     needed = 0 if L.dtype == torch.float64 else 8 * L.numel()
     if available is not None and needed > available:
         raise MemoryBudgetError(
-            f"the factor of {len(L)} distinct rows is {str(L.dtype).removeprefix('torch.')}, and "
-            f"as float64 needs {needed / 2**30:.1f} GiB of the {available / 2**30:.1f} GiB that "
-            f"are free on {L.device}. Hand over a model that is fitted to a random subset of at "
-            f"most {math.isqrt(available // 8)} rows, or ask this one by predict."
+            f"the factor of {len(L)} distinct rows is {str(L.dtype).removeprefix('torch.')}; as "
+            f"float64 it needs {needed / 2**30:.1f} GiB, but only {available / 2**30:.1f} GiB are "
+            f"free on {L.device}. Convert a model that is fitted to a random subset of at most "
+            f"{math.isqrt(available // 8)} rows, or use predict of this model."
         )
 
 
 class ConstantModule(torch.nn.Module):
-    """One number everywhere."""
+    """A constant function."""
 
     def __init__(self, value: float) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class ConstantModule(torch.nn.Module):
 
 
 class _ValueOnly(torch.autograd.Function):
-    """A prediction without a derivative: backward says so instead of giving zeros."""
+    """A prediction without a derivative: backward raises an error instead of returning zeros."""
 
     @staticmethod
     def forward(ctx: Any, Z: Tensor, predict: Any, label: str) -> Tensor:
@@ -123,9 +123,9 @@ class _ValueOnly(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         raise InputError(
-            f"the mean contains {ctx.label}, whose gradient is not known. Optimise without "
-            "gradients (botorch.optim.optimize_acqf_discrete, or MaxPosteriorSampling over "
-            "candidates), or fit a mean that is made of kernels, such as mean='stack'."
+            f"the mean contains {ctx.label}, which has no gradient. Optimise without gradients "
+            "(botorch.optim.optimize_acqf_discrete, or MaxPosteriorSampling over candidates), or "
+            "fit a mean that consists of kernel models, such as mean='stack'."
         )
 
 
@@ -156,7 +156,7 @@ class StackModule(torch.nn.Module):
         return self.with_spread(Z)[0]
 
     def with_spread(self, Z: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean, and squared disagreement of the models, each of shape (..., q)."""
+        """Return the mean and the weighted variance between the models, each of shape (..., q)."""
         each = torch.stack([model(Z) for model in self.models], dim=-1)
         mean = each @ self.weights
         return mean, (each - mean.unsqueeze(-1)).square() @ self.weights
@@ -173,7 +173,7 @@ def _mean_module(model: Any) -> torch.nn.Module:
 
 @dataclass
 class Parts:
-    """One target's model, in standardised units.
+    """The model of one target, in standardised units.
 
     Attributes
     ----------
@@ -181,19 +181,19 @@ class Parts:
     source : ExactPosterior
         The GP whose variance is used; its rows are the training rows.
     gp : KernelPosterior
-        The same as a module.
+        The same GP as a module.
     noise, floor : float
-        Its noise variance, and what the calibrated one does not fall below.
+        Noise variance of the GP, and lower bound of the calibrated noise variance.
     factor : float
-        Of the variances, where it is one for all rows; else the median.
+        Factor of the variances if it is the same for all rows, otherwise its median.
     local : ScaleModule or None
-        The factor where it depends on x.
+        The factor as a function of x if it depends on x.
     standardise : Standardise
     data : Prepared
     width : int
-        Columns that a user's x has.
+        Number of columns of the user's inputs.
     single_stage : bool
-        Whether mean and variance are of one GP.
+        Whether mean and variance come from the same GP.
     """
 
     mean: torch.nn.Module
@@ -210,12 +210,12 @@ class Parts:
 
     @property
     def train_inputs(self) -> Tensor:
-        """Distinct training rows in the user's units."""
+        """Return the distinct training rows in the user's units."""
         return self.standardise.back(self.gp.Z, self.width)
 
 
 def parts_of(estimator: Any) -> list[Parts]:
-    """The parts of every target of a fitted regressor, or an error that says what to do."""
+    """Return the parts of every target of a fitted regressor; raise if it has no exact GP."""
     from sklearn.utils.validation import check_is_fitted
 
     check_is_fitted(estimator, "fitted_")
@@ -226,7 +226,7 @@ def parts_of(estimator: Any) -> list[Parts]:
 def _parts(estimator: BaseGPRegressor, data: Prepared, fit: Any) -> Parts:
     source = _posterior(fit)
     if source is None:
-        raise _refusal(estimator, data, fit)
+        raise _unsupported_model_error(estimator, data, fit)
     device = source.rows.X.device
     gp = KernelPosterior(source, with_factor=True)
     standardise = Standardise(data.scaling, device)
@@ -254,7 +254,7 @@ def _parts(estimator: BaseGPRegressor, data: Prepared, fit: Any) -> Parts:
 
 
 def _posterior(fit: Any) -> ExactPosterior | None:
-    """The exact GP of a fit, where there is one."""
+    """Return the exact GP of a fit, or None if it has none."""
     posterior = None
     if isinstance(fit, SingleStageFit):
         posterior = fit.posterior
@@ -263,19 +263,18 @@ def _posterior(fit: Any) -> ExactPosterior | None:
     return posterior if isinstance(posterior, ExactPosterior) else None
 
 
-def _refusal(estimator: BaseGPRegressor, data: Prepared, fit: Any) -> InputError:
+def _unsupported_model_error(estimator: BaseGPRegressor, data: Prepared, fit: Any) -> InputError:
     m, d = len(data.rows), len(data.scaling.columns)
     constant = isinstance(fit, TwoStageFit) and isinstance(fit.variance, ConstantVariance)
     if isinstance(fit, SingleStageFit) or constant:
         return InputError(
-            f"the model is a constant, fitted to {m} distinct rows of {d} columns that vary, so "
-            "that there is no Gaussian process to hand over. At least 3 distinct rows, one such "
-            "column and a target that varies are needed."
+            f"the model is a constant, fitted to {m} distinct rows with {d} varying columns, so "
+            "that there is no Gaussian process to convert. Fit to at least 3 distinct rows, at "
+            "least one varying column and a varying target."
         )
     method = fit.method[0] if isinstance(fit, TwoStageFit) else "neighbors"
     return InputError(
-        f"{type(estimator).__name__} was fitted with method={method!r}: every prediction has rows "
-        f"or inducing points of its own, and no exact GP on all {m} rows is behind it. Fit "
-        "TwoStageGPRegressor(method='exact'), on a random subset of the rows where there are too "
-        "many."
+        f"{type(estimator).__name__} was fitted with method={method!r}: its predictions use "
+        f"neighbours or inducing points, not an exact GP on all {m} rows. Fit "
+        "TwoStageGPRegressor(method='exact'), to a random subset of the rows if there are too many."
     )

@@ -4,8 +4,8 @@ r"""The local scale of the calibration as a torch module: the formulas of ``loca
 
     g(x) = e^{\sum_j a_j \hat s_j(x) + c} + b
 
-The ridges among the :math:`\hat s_j` are differentiable. Boosted trees are constant between their
-thresholds: their gradient is zero wherever there is one, and g jumps at the thresholds.
+The kernel ridges among the :math:`\hat s_j` are differentiable. Boosted trees are piecewise
+constant: g jumps at their thresholds, and elsewhere their gradient is zero.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _RidgeModule(torch.nn.Module):
 
 
 class _TreesModule(torch.nn.Module):
-    """A :class:`ScaleTrees`: constant between thresholds."""
+    """A :class:`ScaleTrees` as a module, piecewise constant."""
 
     def __init__(self, trees: ScaleTrees) -> None:
         super().__init__()
@@ -91,18 +91,19 @@ class ScaleModule(torch.nn.Module):
 
     @property
     def has_jumps(self) -> bool:
-        """Whether trees take part."""
+        """Whether one of the models consists of trees, so that g is discontinuous."""
         return any(isinstance(member, _TreesModule) for member in self.members)
 
     def forward(self, X: Tensor, mean: Tensor, variance: Tensor, spread: Tensor) -> Tensor:
-        """g of shape (..., q).
+        """Return g, shape (..., q).
 
         Parameters
         ----------
         X : Tensor of shape (..., q, d)
             Standardised inputs.
         mean, variance, spread : Tensors of shape (..., q)
-            Prediction, variance of part 2 with noise, squared disagreement of the stack.
+            Prediction, variance of part 2 including the noise, variance between the models of the
+            stack.
         """
         log_variance = variance.clamp(min=TINY**2).log()
         derived = log_variance.unsqueeze(-1)

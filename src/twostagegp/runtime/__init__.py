@@ -1,1 +1,1 @@
-"""What a process needs: threads, free memory, transactions, copies to a device."""
+"""Resources of the process: threads, memory, devices, files, Dask clients and rollback of fits."""

@@ -8,12 +8,12 @@ from twostagegp.errors import InputError
 
 __all__ = ["resolve_device"]
 
-#: Rows from which "auto" takes a GPU; benchmarks.device_threshold measures where it pays.
+#: Number of rows from which "auto" uses a GPU; measured by benchmarks.device_threshold.
 _GPU_ROWS = 1500
 
 
 def resolve_device(device: str, n: int, batched: bool = False) -> torch.device:
-    """Return the device that ``device`` names; ``"auto"`` takes a GPU for work that gains by it.
+    """Return the device that ``device`` names; ``"auto"`` uses a GPU where it is faster.
 
     Parameters
     ----------
@@ -22,7 +22,7 @@ def resolve_device(device: str, n: int, batched: bool = False) -> torch.device:
     n : int
         Number of rows.
     batched : bool
-        Whether the work is a batch of small problems, which gains by a GPU at any size.
+        Whether the work is a batch of small problems, for which a GPU is faster at any size.
 
     Examples
     --------

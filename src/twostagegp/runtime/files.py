@@ -14,7 +14,7 @@ __all__ = ["write_atomically"]
 def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     """Write a file under a temporary name in the same folder, then rename it.
 
-    An interruption leaves the old file, and two processes may write the same file at once.
+    If the write is interrupted, the old file remains. Two processes may write to the same path.
 
     Parameters
     ----------

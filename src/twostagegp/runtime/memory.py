@@ -1,4 +1,4 @@
-"""How much memory there is to take."""
+"""The memory that is available to the process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import torch
 
 __all__ = ["available_bytes"]
 
-#: Limit, use, statistics and the names in them of pages of files: cgroups v2 and v1.
+#: For cgroups v2 and v1: the files of the limit, the usage and the statistics, and the names of the
+#: file cache in the statistics.
 _CGROUPS = (
     (
         "/sys/fs/cgroup/memory.max",
@@ -21,23 +22,23 @@ _CGROUPS = (
         ("total_inactive_file", "total_active_file"),
     ),
 )
-#: Cgroups v1 say a number near 2^63 for no limit.
+#: Cgroups v1 report a number near 2^63 if there is no limit.
 _NO_LIMIT = 1 << 60
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Free memory of a device; None where the system does not say."""
+    """Return the free memory of a device in bytes, or None if it is unknown."""
     if device.type == "cuda":
-        # What torch has reserved and does not use can be had again.
+        # Memory that torch has reserved but does not use is available too.
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + unused
-    asked = (_system_bytes(), _container_bytes(), _process_bytes())
-    known = [size for size in asked if size is not None]
+    limits = (_system_bytes(), _container_bytes(), _process_bytes())
+    known = [size for size in limits if size is not None]
     return min(known, default=None)
 
 
 def _system_bytes() -> int | None:
-    """What Linux says is available; other systems do not say, and are not asked."""
+    """Return the available memory of a Linux system; None on other systems."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             for line in file:
@@ -49,7 +50,7 @@ def _system_bytes() -> int | None:
 
 
 def _process_bytes() -> int | None:
-    """What a limit of this process's address space (``ulimit -v``) leaves."""
+    """Return what remains of the limit of this process's address space (``ulimit -v``)."""
     try:
         import resource
 
@@ -64,25 +65,26 @@ def _process_bytes() -> int | None:
 
 
 def _container_bytes() -> int | None:
-    """What a container's own limit leaves: the least of those that cgroups v2 and v1 name."""
-    known = [left for group in _CGROUPS if (left := _cgroup_bytes(*group)) is not None]
+    """Return what remains of a container's limit: the smaller value of cgroups v2 and v1."""
+    known = [rest for group in _CGROUPS if (rest := _cgroup_bytes(*group)) is not None]
     return min(known, default=None)
 
 
 def _cgroup_bytes(limit: str, used: str, stat: str, cached: tuple[str, ...]) -> int | None:
-    """Limit less use; pages of files in it are given back when memory is asked for."""
+    """Return the limit minus the usage; the file cache counts as free, as it can be evicted."""
     try:
-        most = int(_text(limit))  # v2 has the word max for no limit
-        taken = int(_text(used))
+        limit_bytes = int(_text(limit))  # without a limit, v2 has the word "max"
+        used_bytes = int(_text(used))
     except (OSError, ValueError):
         return None
-    if most >= _NO_LIMIT:
+    if limit_bytes >= _NO_LIMIT:
         return None
-    return min(most, max(0, most - taken + _cached_bytes(stat, cached)))
+    free = limit_bytes - used_bytes + _cached_bytes(stat, cached)
+    return min(limit_bytes, max(0, free))
 
 
 def _cached_bytes(stat: str, cached: tuple[str, ...]) -> int:
-    """Pages of files in memory; 0 where the system does not say."""
+    """Return the size of the file cache, or 0 if it is unknown."""
     try:
         entries = dict(line.split() for line in _text(stat).splitlines())
         return sum(int(entries.get(name, 0)) for name in cached)

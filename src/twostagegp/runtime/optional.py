@@ -1,4 +1,4 @@
-"""Import of packages that only an extra of this package installs."""
+"""Import of optional dependencies, which are installed by extras of this package."""
 
 from __future__ import annotations
 

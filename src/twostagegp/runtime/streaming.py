@@ -1,4 +1,4 @@
-"""Inputs of predictions on their way to a device: the next part travels while one is worked on."""
+"""Copy inputs to a device in parts: the next part is copied while the caller uses the current."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Make", "stream"]
+__all__ = ["ArrayFactory", "stream"]
 
-#: Makes one array, shape (rows, columns).
-Make = Callable[[], NDArray[np.float64]]
+#: A function that returns one array of shape (rows, columns).
+ArrayFactory = Callable[[], NDArray[np.float64]]
 
 
-def stream(parts: Iterable[Make], like: Tensor) -> Iterator[Tensor]:
-    """The arrays that ``parts`` make, one after the other, in the dtype and on the device of like.
+def stream(parts: Iterable[ArrayFactory], like: Tensor) -> Iterator[Tensor]:
+    """Yield the arrays that ``parts`` return, with the dtype and on the device of ``like``.
 
-    For a GPU a thread makes the next array and copies it, from memory that the GPU can read by
-    itself and on a queue of its own, while the caller works on the one before: at most two parts
-    are on the device.
+    For a GPU, a thread creates the next array and copies it, from pinned memory and on its own CUDA
+    stream, while the caller works on the previous one: at most two parts are on the device.
 
     Examples
     --------
@@ -32,27 +31,28 @@ def stream(parts: Iterable[Make], like: Tensor) -> Iterator[Tensor]:
         for make in parts:
             yield torch.as_tensor(make()).to(like)
         return
-    yield from _ahead(iter(parts), like)
+    yield from _prefetch(iter(parts), like)
 
 
-def _ahead(parts: Iterator[Make], like: Tensor) -> Iterator[Tensor]:
-    queue, callers = torch.cuda.Stream(like.device), torch.cuda.current_stream(like.device)
+def _prefetch(parts: Iterator[ArrayFactory], like: Tensor) -> Iterator[Tensor]:
+    """Yield the arrays on a GPU; each is copied while the caller works on the previous one."""
+    copies, callers = torch.cuda.Stream(like.device), torch.cuda.current_stream(like.device)
 
-    def send() -> tuple[Tensor, torch.cuda.Event] | None:
+    def copy_next() -> tuple[Tensor, torch.cuda.Event] | None:
         make = next(parts, None)
         if make is None:
             return None
-        here = torch.as_tensor(make()).to(like.dtype).pin_memory()
-        with torch.cuda.stream(queue):
-            there = here.to(like.device, non_blocking=True)
-            # The caller's queue uses the memory next: it must not be given away before.
-            there.record_stream(callers)
-            return there, queue.record_event()
+        on_host = torch.as_tensor(make()).to(like.dtype).pin_memory()
+        with torch.cuda.stream(copies):
+            on_device = on_host.to(like.device, non_blocking=True)
+            # The caller's stream will use the memory: it must not be reused before.
+            on_device.record_stream(callers)
+            return on_device, copies.record_event()
 
     with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(send)
-        while (sent := coming.result()) is not None:
-            coming = pool.submit(send)
-            there, arrived = sent
-            callers.wait_event(arrived)
-            yield there
+        pending = pool.submit(copy_next)
+        while (copied := pending.result()) is not None:
+            pending = pool.submit(copy_next)
+            on_device, finished = copied
+            callers.wait_event(finished)
+            yield on_device

@@ -1,4 +1,4 @@
-"""What a long job says while it runs, and on how many threads."""
+"""Logging, the number of threads and the treatment of subnormal numbers during a fit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from twostagegp.errors import InputError
 
 __all__ = ["limit_threads", "no_denormals", "show_log", "threads_of_fit"]
 
-#: Rows up to which a fit has one thread unless told otherwise.
+#: Number of rows up to which a fit uses one thread by default.
 ONE_THREAD_ROWS = 1000
 
 
@@ -38,9 +38,9 @@ def show_log(verbose: int) -> Iterator[None]:
 
 @contextmanager
 def limit_threads(n_jobs: int | None) -> Iterator[None]:
-    """Run with ``n_jobs`` torch threads (None: as they are), and put the old number back.
+    """Run with ``n_jobs`` torch threads (None: unchanged), then restore the previous number.
 
-    There are never more of them than processors.
+    The number of threads never exceeds the number of processors.
     """
     if n_jobs is None:
         yield
@@ -48,7 +48,7 @@ def limit_threads(n_jobs: int | None) -> Iterator[None]:
     if not isinstance(n_jobs, Integral) or n_jobs == 0:
         raise InputError(f"n_jobs={n_jobs!r}: use a number of threads, -1 (all) or None.")
     before = torch.get_num_threads()
-    # More threads than processors only wait for each other, and thousands cannot be started.
+    # More threads than processors only slow each other down, and thousands cannot be started.
     torch.set_num_threads(min(effective_n_jobs(n_jobs), cpu_count()))
     try:
         yield
@@ -58,10 +58,10 @@ def limit_threads(n_jobs: int | None) -> Iterator[None]:
 
 @contextmanager
 def no_denormals() -> Iterator[None]:
-    """Let numbers below the smallest normal one be zero in this thread, and as before afterwards.
+    """Replace subnormal numbers by zero in this thread, then restore the previous setting.
 
-    Far entries of a kernel with a short lengthscale are such numbers, and a processor takes many
-    times as long for them.
+    Kernels with a short lengthscale are subnormal at large distances, and arithmetic with subnormal
+    numbers is many times slower.
     """
     tiny = torch.full((1,), 1e-310, dtype=torch.float64)
     flushed_already = float(tiny * 1.0) == 0.0
@@ -74,11 +74,11 @@ def no_denormals() -> Iterator[None]:
 
 @contextmanager
 def threads_of_fit(n_jobs: int | None, n: int) -> Iterator[None]:
-    """The threads of a fit to n rows, with subnormal numbers taken for zero.
+    """Set the threads for a fit to n rows, and replace subnormal numbers by zero.
 
-    Unless told otherwise a small fit has one thread. Its matrices are too small to share, and on a
-    machine that has other work two threads that wait for each other take many times as long.
+    By default a small fit uses one thread. Its matrices are too small to gain from several threads,
+    and on a busy machine threads that wait for each other take many times as long.
     """
-    few = n_jobs is None and n <= ONE_THREAD_ROWS
-    with limit_threads(1 if few else n_jobs), no_denormals():
+    small = n_jobs is None and n <= ONE_THREAD_ROWS
+    with limit_threads(1 if small else n_jobs), no_denormals():
         yield

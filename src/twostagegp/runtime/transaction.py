@@ -1,4 +1,4 @@
-"""Fits that end whole or not at all."""
+"""Fits that leave the estimator unchanged if they fail."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["unchanged_on_error"]
 
 @contextmanager
 def unchanged_on_error(estimator: Any) -> Iterator[None]:
-    """Give an estimator its attributes back where the block raises, Ctrl-C included.
+    """Restore the attributes of an estimator if the block raises, also for KeyboardInterrupt.
 
-    A model that was fitted before predicts as it did; one that was not is still not fitted.
+    An estimator that was fitted before keeps its fit; one that was not remains unfitted.
 
     Examples
     --------

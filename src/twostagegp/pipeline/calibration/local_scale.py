@@ -54,7 +54,7 @@ from twostagegp.errors import NotFittableError, TwoStageGPError
 from twostagegp.kernels import NamedKernel
 from twostagegp.pipeline.mean.crossfit import RegressorMean
 from twostagegp.pipeline.settings import DEFAULTS, LocalScaleSettings
-from twostagegp.runtime.finite import predict_with
+from twostagegp.runtime.prediction_checks import predict_with
 from twostagegp.training.candidates import Candidate
 
 __all__ = ["Combination", "LocalScale", "Situation", "combine", "fit_local_scale", "log_squares"]

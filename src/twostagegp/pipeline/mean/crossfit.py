@@ -20,7 +20,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from twostagegp.data.appending import AppendedRows
 
-from twostagegp.runtime.finite import predict_with
+from twostagegp.runtime.prediction_checks import predict_with
 
 __all__ = ["RegressorMean", "assign_folds", "boosted_trees"]
 
