@@ -112,7 +112,7 @@ def test_mask_splits_and_names_are_read(tmp_path):
     assert data.split(1)[1].tolist() == [1, 4, 7, 10]
 
 
-def test_groups_and_plain_tables(tmp_path):
+def test_groups_are_read_and_are_none_for_other_tables(tmp_path):
     write(tmp_path, "uci_large/poletele.npz", subject=np.repeat([1, 2, 3], 4))
     data = datasets.load("poletele", str(tmp_path))
     assert data.groups.tolist() == np.repeat([1, 2, 3], 4).tolist()
@@ -150,14 +150,14 @@ def test_data_are_frozen(tmp_path):
 # --- errors --------------------------------------------------------------------------------------
 
 
-def test_an_unknown_name_brings_the_nearest():
+def test_an_unknown_name_is_refused_with_the_most_similar_ones():
     with pytest.raises(ValueError, match="unknown table 'kin8mn'; did you mean 'kin8nm'"):
         datasets.load("kin8mn")
     with pytest.raises(ValueError, match=r"unknown table 'zzz'; datasets.names\(\) lists"):
         datasets.load("zzz")
 
 
-def test_no_folder_says_what_to_set(monkeypatch):
+def test_without_a_folder_the_error_names_the_variable_to_set(monkeypatch):
     monkeypatch.delenv(datasets.FOLDER_VARIABLE, raising=False)
     with pytest.raises(datasets.DatasetNotFoundError, match="TWOSTAGEGP_DATA"):
         datasets.load("yacht")
@@ -173,7 +173,7 @@ def test_a_missing_file_names_the_places_tried(tmp_path):
 
 
 @pytest.mark.parametrize("k", [-1, 1])
-def test_a_split_that_is_not_there(tmp_path, k):
+def test_a_split_that_does_not_exist_is_refused(tmp_path, k):
     write(tmp_path, "yacht.npz", test_0=np.array([0]))
     with pytest.raises(IndexError, match="does not exist: yacht has 1 standard splits"):
         datasets.load("yacht", tmp_path).split(k)
@@ -218,7 +218,7 @@ def test_every_table_is_listed():
 
 @needs_data
 @pytest.mark.parametrize("name", sorted(SHAPES))
-def test_real_tables(name):
+def test_real_tables_have_the_documented_sizes(name):
     try:
         data = datasets.load(name)
     except datasets.DatasetNotFoundError:

@@ -77,7 +77,7 @@ class TestPosterior:
         np.testing.assert_allclose(f.variance[:, 0], latent**2, rtol=1e-8)
         np.testing.assert_allclose(y.variance[:, 0], std**2, rtol=1e-8)
 
-    def test_joint_covariance_of_a_batch_is_that_of_the_formula(self, fitted, model, new):
+    def test_joint_covariance_of_a_batch_is_that_of_predict(self, fitted, model, new):
         T = torch.as_tensor(new).reshape(4, 6, 2)
         posterior = model.posterior(T, observation_noise=True)
         assert posterior.mean.shape == (4, 6, 1)
@@ -144,7 +144,7 @@ class TestPosterior:
             with pytest.raises(InputError, match=r"\(\.\.\., q, 2\)"):
                 model.posterior(wrong)
 
-    def test_several_targets_have_independent_posteriors(self, new):
+    def test_several_targets_have_the_moments_of_predict(self, new):
         X, y = table(40)
         fitted = ExactGPRegressor("rbf", random_state=0).fit(
             X, np.column_stack([y, -3 * y + X[:, 0]])
@@ -167,7 +167,7 @@ class TestPosterior:
 
 class TestConditioning:
     def test_conditioning_on_added_rows_equals_fitting_all_rows(self):
-        """Conditioning a single GP on added rows equals a fit to all rows at the same parameters."""
+        """A single GP conditioned on added rows equals one on all rows at the same parameters."""
         X, y = table(30)
         fitted = ExactGPRegressor("matern52", random_state=0).fit(X, y)
         more, values = table(4, seed=2)
@@ -221,7 +221,7 @@ class TestConditioning:
 
 
 class TestAcquisition:
-    def test_gradient_of_log_expected_improvement_is_finite(self, model, new):
+    def test_gradient_of_log_expected_improvement_equals_finite_differences(self, model, new):
         acquisition = qLogExpectedImprovement(
             model, best_f=20.0, sampler=SobolQMCNormalSampler(torch.Size([16]), seed=0)
         )

@@ -67,7 +67,7 @@ class TestTwoStage:
         assert (gp.local_factor is not None) == (kind == "local")
         agree(models[kind], gp, new)
 
-    def test_the_joint_covariance_is_that_of_the_formula(self, models, new):
+    def test_the_joint_covariance_is_that_of_predict(self, models, new):
         gp = models[None].to_gpytorch()
         ours = models[None].predict(new, return_cov=True)[1]
         theirs = gp.likelihood(gp(torch.as_tensor(new))).covariance_matrix.numpy()

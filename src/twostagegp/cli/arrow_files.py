@@ -105,9 +105,9 @@ def _open_feather(
         check(path, len(columns), max(measured["pieces"]))
     with pa.memory_map(str(path)) as memory:
         with pa.ipc.open_file(memory) as whole:
-            places = sorted({whole.schema.get_field_index(name) for name in columns})
+            positions = sorted({whole.schema.get_field_index(name) for name in columns})
         # Buffers that are not compressed stay in the file; to select fields would copy them.
-        options = pa.ipc.IpcReadOptions(included_fields=[] if mapped else places)
+        options = pa.ipc.IpcReadOptions(included_fields=[] if mapped else positions)
         with pa.ipc.open_file(memory, options=options) as reader:
             yield reader
 

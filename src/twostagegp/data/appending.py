@@ -99,20 +99,22 @@ def _pool_copies(
     ``t``, ``c`` and ``q`` belong to the rows before the update; ``merged_row``, ``weight`` and
     ``values`` hold the merged row, the weight and the target of each new row.
     """
-    none = np.zeros(n_appended)
-    t, c, q = (np.concatenate([old, none]) for old in (t, c, q))
+    appended = np.zeros(n_appended)
+    t, c, q = (np.concatenate([old, appended]) for old in (t, c, q))
     size = len(c)
     w = np.bincount(merged_row, weights=weight, minlength=size)
-    got = np.flatnonzero(w)
+    received = np.flatnonzero(w)
     mean = np.zeros(size)
-    mean[got] = np.bincount(merged_row, weights=weight * values, minlength=size)[got] / w[got]
+    mean[received] = (
+        np.bincount(merged_row, weights=weight * values, minlength=size)[received] / w[received]
+    )
     squares = weight * (values - mean[merged_row]) ** 2
     within = np.bincount(merged_row, weights=squares, minlength=size)
     total = c + w
-    q[got] += within[got] + (c * w / total)[got] * (t - mean)[got] ** 2
+    q[received] += within[received] + (c * w / total)[received] * (t - mean)[received] ** 2
     # Written as a step from the old mean, so that a copy of the same value changes no bit of it.
-    t[got] = np.where(c[got] > 0.0, t[got], mean[got])
-    t[got] += (w / total * (mean - t))[got]
+    t[received] = np.where(c[received] > 0.0, t[received], mean[received])
+    t[received] += (w / total * (mean - t))[received]
     return t, total, q
 
 

@@ -203,9 +203,9 @@ class Merged:
 
     def subset(self, index: NDArray[np.int64]) -> Merged:
         """Return the merged rows of these numbers, with the rows of the table they stand for."""
-        place = np.full(len(self.c), -1, dtype=np.int64)
-        place[index] = np.arange(len(index))
-        kept = place[self.inverse] >= 0
+        new_number = np.full(len(self.c), -1, dtype=np.int64)
+        new_number[index] = np.arange(len(index))
+        kept = new_number[self.inverse] >= 0
         return Merged(
             X=self.X[index],
             t=self.t[index],
@@ -213,7 +213,7 @@ class Merged:
             q=self.q[index],
             extra=self.extra[index],
             groups=None if self.groups is None else self.groups[index],
-            inverse=place[self.inverse[kept]],
+            inverse=new_number[self.inverse[kept]],
             deviation=self.deviation[kept],
             weight=self.weight[kept],
         )
@@ -312,9 +312,9 @@ def lexicographic_order(key: NDArray[np.float64]) -> NDArray[np.int64]:
         return np.lexsort(key.T[::-1])
     # Sort the rows in runs of ties: by the number of the run, then by the other columns.
     in_run = np.append(ties, False) | np.append(False, ties)
-    places = np.flatnonzero(in_run)
-    run = np.cumsum(np.append(True, ~ties))[places].astype(np.float64)
-    rows = order[places]
+    positions = np.flatnonzero(in_run)
+    run = np.cumsum(np.append(True, ~ties))[positions].astype(np.float64)
+    rows = order[positions]
     inner = np.lexsort((*key[rows, 1:].T[::-1], run))
-    order[places] = rows[inner]
+    order[positions] = rows[inner]
     return order
