@@ -102,18 +102,18 @@ def test_fit_tells_what_was_fitted(folder, tmp_path):
     arguments = ["fit", tmp_path / "d.parquet", "-t", "target", *QUICK, "--groups", "visit"]
     arguments += ["--weights", "count", "--method", "exact", "--option", "n_jobs=1"]
     result = run(*arguments, "-o", tmp_path / "m", "--json")
-    told = json.loads(result.stdout)
-    assert told["estimator"] == "TwoStageGPRegressor"
-    assert told["rows"] == 40
-    assert "visit" not in told["inputs"]
-    assert "count" not in told["inputs"]
-    assert told["report"]["method_reason"] == "asked for"
+    printed = json.loads(result.stdout)
+    assert printed["estimator"] == "TwoStageGPRegressor"
+    assert printed["rows"] == 40
+    assert "visit" not in printed["inputs"]
+    assert "count" not in printed["inputs"]
+    assert printed["report"]["method_reason"] == "asked for"
     same = twostagegp.load(tmp_path / "m")
     assert same.get_params()["kernels"] == ("rbf",)
     assert same.get_params()["random_state"] == 0
     # The held-out error is that of the fit, in the units of the target.
     spread = float(np.std(table["target"]))
-    assert 0.3 * spread < told["held_out"]["RMSE"] < 1.5 * spread
+    assert 0.3 * spread < printed["held_out"]["RMSE"] < 1.5 * spread
     assert "already contains a model; --force" in fails(*arguments, "-o", tmp_path / "m")
     shown = run(*arguments, "-o", tmp_path / "m", "--force")
     assert "held-out RMSE" in shown.stdout
@@ -145,8 +145,8 @@ def test_kind_of_target_decides_unless_told(tmp_path, target, flags, estimator):
     x = np.arange(40) % 2 + 0.01 * np.arange(40)
     pd.DataFrame({"x": x, "y": target}).to_csv(tmp_path / "t.csv", index=False)
     arguments = ["fit", tmp_path / "t.csv", "-t", "y", "--option", "kernels=rbf", *flags]
-    told = json.loads(run(*arguments, "-o", tmp_path / "m", "--json").stdout)
-    assert told["estimator"] == estimator
+    printed = json.loads(run(*arguments, "-o", tmp_path / "m", "--json").stdout)
+    assert printed["estimator"] == estimator
     if estimator == "TwoStageGPClassifier":
         arguments = ["evaluate", tmp_path / "m", tmp_path / "t.csv", "--json"]
         assert json.loads(run(*arguments).stdout)["scores"]["accuracy"] == 1.0
@@ -172,8 +172,8 @@ def test_kind_of_target_decides_unless_told(tmp_path, target, flags, estimator):
     ],
 )  # fmt: skip
 def test_fit_says_what_is_wrong(folder, tmp_path, arguments, message):
-    told = fails("fit", folder / "train.csv", *arguments, "-o", tmp_path / "m")
-    assert message in told
+    printed = fails("fit", folder / "train.csv", *arguments, "-o", tmp_path / "m")
+    assert message in printed
     assert not (tmp_path / "m").exists()
 
 
@@ -232,9 +232,9 @@ def test_inputs_and_outputs_with_types(folder, tmp_path, model, ending):
     write(tmp_path / f"in.{ending}")
     out = tmp_path / f"out.{ending}"
     arguments = ["predict", folder / "model", tmp_path / f"in.{ending}", "-o", out]
-    told = json.loads(run(*arguments, "--keep", "id,n", "--chunk-rows", 9, "--json").stdout)
-    assert told["rows"] == 30
-    assert told["columns"][:3] == ["id", "n", "mean"]
+    printed = json.loads(run(*arguments, "--keep", "id,n", "--chunk-rows", 9, "--json").stdout)
+    assert printed["rows"] == 30
+    assert printed["columns"][:3] == ["id", "n", "mean"]
     got = pd.read_parquet(out) if ending == "parquet" else pd.read_feather(out)
     assert got["id"].tolist() == table["id"].tolist()
     assert got["n"].isna().sum() == 9
@@ -298,9 +298,9 @@ def test_predict_says_what_is_wrong(folder, tmp_path):
         frame.to_csv(tmp_path / "t.csv", index=False)
         return fails("predict", folder / "model", tmp_path / "t.csv", "-o", out, *more)
 
-    told = message(table.rename(columns={"quarter": "quartier"}))
-    assert "no column 'quarter'" in told
-    assert "Did you mean 'quartier'?" in told
+    printed = message(table.rename(columns={"quarter": "quartier"}))
+    assert "no column 'quarter'" in printed
+    assert "Did you mean 'quartier'?" in printed
     table.loc[20, "area"] = "large"
     assert "'area' contained numbers in the fit, but row 21 contains 'large'" in message(table)
     assert "has 'large' in row 21" in message(table, "--keep", "area")
@@ -334,8 +334,8 @@ def test_models_that_were_fitted_to_arrays(tmp_path):
     run("predict", tmp_path / "m", tmp_path / "t.csv", "-o", tmp_path / "o.csv")
     np.testing.assert_allclose(pd.read_csv(tmp_path / "o.csv")["mean"], model.predict(X))
     pd.DataFrame(X[:, :1], columns=["a"]).to_csv(tmp_path / "t.csv", index=False)
-    told = fails("predict", tmp_path / "m", tmp_path / "t.csv", "-o", tmp_path / "o.csv")
-    assert "2 columns without names" in told
+    printed = fails("predict", tmp_path / "m", tmp_path / "t.csv", "-o", tmp_path / "o.csv")
+    assert "2 columns without names" in printed
     assert "give --target" in fails("evaluate", tmp_path / "m", tmp_path / "t.csv")
 
 
@@ -343,11 +343,11 @@ def test_models_that_were_fitted_to_arrays(tmp_path):
 
 
 def test_evaluate_scores_the_models_own_distribution(folder, model):
-    told = json.loads(run("evaluate", folder / "model", folder / "test.csv", "--json").stdout)
+    printed = json.loads(run("evaluate", folder / "model", folder / "test.csv", "--json").stdout)
     X, y = inputs(model), mixed(30, seed=1)["price"].to_numpy()
     mean, std = model.predict(X, return_std=True)
-    scores = told["scores"]
-    assert told["rows"] == 30
+    scores = printed["scores"]
+    assert printed["rows"] == 30
     assert scores["rmse"] == pytest.approx(metrics.rmse(y, mean))
     assert scores["nlpd"] == pytest.approx(-model.predict_logpdf(X, y).mean())
     assert scores["nlpd_gaussian"] == pytest.approx(metrics.nlpd(y, mean, std))
@@ -359,10 +359,10 @@ def test_evaluate_scores_the_models_own_distribution(folder, model):
 
 
 def test_evaluate_classes(folder, tmp_path):
-    told = json.loads(run("evaluate", folder / "classes", folder / "test.csv", "--json").stdout)
+    printed = json.loads(run("evaluate", folder / "classes", folder / "test.csv", "--json").stdout)
     model = twostagegp.load(folder / "classes")
     X, y = inputs(model), mixed(30, seed=1)["dear"].to_numpy()
-    assert told["scores"]["accuracy"] == pytest.approx((model.predict(X) == y).mean())
+    assert printed["scores"]["accuracy"] == pytest.approx((model.predict(X) == y).mean())
     table = mixed(30, seed=1)
     table.loc[3, "dear"] = None
     table.to_csv(tmp_path / "t.csv", index=False)
@@ -377,16 +377,16 @@ def test_evaluate_classes(folder, tmp_path):
 def test_report_is_a_page(folder, tmp_path):
     page = tmp_path / "page.html"
     arguments = ["report", folder / "model", folder / "test.csv", "-o", page]
-    told = json.loads(run(*arguments, "--title", "Houses & more", "--json").stdout)
-    assert told == {"output": str(page), "rows": 30, "target": "price"}
+    printed = json.loads(run(*arguments, "--title", "Houses & more", "--json").stdout)
+    assert printed == {"output": str(page), "rows": 30, "target": "price"}
     assert "Houses &amp; more" in page.read_text(encoding="utf-8")
 
 
 def test_report_says_what_is_wrong(folder, tmp_path):
     arguments = ["report", folder / "model", folder / "new.csv"]
     assert "must end in .html" in fails(*arguments, "-o", tmp_path / "page.pdf")
-    told = fails(*arguments, "-o", tmp_path / "page.html")
-    assert "no column 'price' (the target of the fit)" in told
+    printed = fails(*arguments, "-o", tmp_path / "page.html")
+    assert "no column 'price' (the target of the fit)" in printed
     assert not list(tmp_path.iterdir())
 
 
@@ -405,16 +405,16 @@ def test_search_and_check(folder):
 
 
 def test_datasets(tmp_path):
-    told = json.loads(run("datasets", "list", "--json").stdout)
-    assert "yacht" in [line["name"] for line in told["tables"]]
+    printed = json.loads(run("datasets", "list", "--json").stdout)
+    assert "yacht" in [line["name"] for line in printed["tables"]]
     X, y = np.arange(12.0).reshape(6, 2), np.arange(6.0)
     (tmp_path / "uci_small").mkdir()
     np.savez(tmp_path / "uci_small" / "yacht.npz", X=X, y=y)
     out = tmp_path / "yacht.csv"
     run("datasets", "fetch", "yacht", "-o", out, "--folder", tmp_path)
     assert out.read_text().splitlines()[:2] == ["x0,x1,y", "0.0,1.0,0.0"]
-    told = fails("datasets", "fetch", "yach", "-o", out, "--folder", tmp_path)
-    assert "did you mean 'yacht'" in told
+    printed = fails("datasets", "fetch", "yach", "-o", out, "--folder", tmp_path)
+    assert "did you mean 'yacht'" in printed
 
 
 @pytest.mark.slow

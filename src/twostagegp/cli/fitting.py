@@ -73,12 +73,12 @@ def rows_for_fit(
     source.require(category, "--category")
     if target in drop:
         raise InputError(f"the target {target!r} cannot be dropped.")
-    apart = {target, groups, weights, *drop}
-    inputs = [name for name in source.names if name not in apart]
+    not_inputs = {target, groups, weights, *drop}
+    inputs = [name for name in source.names if name not in not_inputs]
     if not inputs:
         raise InputError(f"{source.path} has no input column left to predict {target!r} from.")
-    beside = [name for name in (groups, weights) if name is not None]
-    wanted = list(dict.fromkeys([*inputs, target, *beside]))
+    row_columns = [name for name in (groups, weights) if name is not None]
+    wanted = list(dict.fromkeys([*inputs, target, *row_columns]))
     frame = source.read(wanted, as_text=[name for name in category if name in wanted])
     frame = without_gaps(frame, target, source, drop_gaps)
     X = frame[inputs].copy()

@@ -70,12 +70,12 @@ def _message(error: Exception) -> str:
 @contextmanager
 def _warnings_as_lines(ctx: typer.Context) -> Iterator[None]:
     """Print each of our warnings once, in one line; others only with ``--debug``."""
-    told: set[str] = set()
+    printed: set[str] = set()
 
     def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         text = f"warning: {message}"
-        if text not in told:
-            told.add(text)
+        if text not in printed:
+            printed.add(text)
             typer.echo(text, err=True)
 
     with warnings.catch_warnings():

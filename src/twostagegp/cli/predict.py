@@ -78,7 +78,7 @@ def predict(
     """
     from twostagegp.cli.formats import format_of
     from twostagegp.cli.models import open_model
-    from twostagegp.cli.predicting import Answers, predict_file
+    from twostagegp.cli.predicting import OutputColumns, predict_file
     from twostagegp.cli.source import open_source
 
     begin = time.perf_counter()
@@ -89,21 +89,21 @@ def predict(
     kept = list(source.names) if keep_all else split_names(keep, source.names)
     source.require(kept, "--keep")
     saved = open_model(model)
-    answers = Answers.of(
+    output_columns = OutputColumns.for_model(
         saved,
         split_numbers(interval, "--interval"),
         split_numbers(quantiles, "--quantiles"),
         prefix,
     )
     with progress(f"predicting {table.name}") as tell:
-        rows = predict_file(saved, source, output, answers, kept, chunk_rows, guard, tell)
+        rows = predict_file(saved, source, output, output_columns, kept, chunk_rows, guard, tell)
     result = {
         "output": str(output),
         "rows": rows,
-        "columns": [*kept, *answers.names],
+        "columns": [*kept, *output_columns.names],
         "seconds": round(time.perf_counter() - begin, 3),
     }
     if as_json:
         print_json(result)
     else:
-        print_pairs({**result, "columns": ", ".join([*kept, *answers.names])})
+        print_pairs({**result, "columns": ", ".join([*kept, *output_columns.names])})

@@ -18,11 +18,11 @@ from twostagegp.cli.source import Source
 from twostagegp.errors import InputError
 from twostagegp.estimators.prediction import summary
 
-__all__ = ["Answers", "predict_file"]
+__all__ = ["OutputColumns", "predict_file"]
 
 
 @dataclass(frozen=True)
-class Answers:
+class OutputColumns:
     """The columns that are predicted.
 
     Attributes
@@ -40,9 +40,9 @@ class Answers:
     prefix: str = ""
 
     @classmethod
-    def of(
+    def for_model(
         cls, saved: SavedModel, intervals: list[float], quantiles: list[float], prefix: str
-    ) -> Answers:
+    ) -> OutputColumns:
         """Check that the model can predict these columns, and return them."""
         if saved.is_classifier:
             if intervals or quantiles:
@@ -84,14 +84,14 @@ def predict_file(
     saved: SavedModel,
     source: Source,
     output: Path,
-    answers: Answers,
+    output_columns: OutputColumns,
     keep: Sequence[str],
     chunk_rows: int,
     guard: bool,
     tell: Progress,
 ) -> int:
     """Predict every row of a file, write the output, and return the number of rows."""
-    names = [*keep, *answers.names]
+    names = [*keep, *output_columns.names]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InputError(
@@ -103,7 +103,7 @@ def predict_file(
     with open_sink(output, guard) as sink:
         for rows in saved.rows(source, chunk_rows, keep, with_types=with_types):
             try:
-                new = answers.columns(rows.X)
+                new = output_columns.columns(rows.X)
             except InputError as error:
                 raise InputError(f"{rows.where}: {error}") from error
             kept = [rows.kept[name] for name in keep]

@@ -114,10 +114,10 @@ def _read(path: Path, wanted: set[str]) -> dict[str, NDArray[Any]]:
     # Opened here because NumPy does not close a damaged file.
     with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
         keys = file["keys"].astype(str).tolist()
-        places = [(key, i) for i, key in enumerate(keys) if key in wanted]
-        if not places:
+        positions = [(key, i) for i, key in enumerate(keys) if key in wanted]
+        if not positions:
             return {}
         features = file["features"]
     if features.ndim != 2 or len(features) != len(keys):
         raise ValueError(f"features have shape {features.shape} for {len(keys)} keys")
-    return {key: features[i] for key, i in places}
+    return {key: features[i] for key, i in positions}

@@ -193,14 +193,14 @@ class FrozenEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             raise InputError("X has no rows; at least one is needed.")
         cache = self._cache()
         keys = [digest(self._content(row)) for row in rows]
-        places: dict[str, int] = {}
+        positions: dict[str, int] = {}
         for i, key in enumerate(keys):
-            places.setdefault(key, i)  # equal rows are encoded once
-        known = {} if cache is None else cache.read(places.keys())
-        missing = [key for key in places if key not in known]
-        _LOG.info("%d rows: %d distinct, %d to encode", len(rows), len(places), len(missing))
+            positions.setdefault(key, i)  # equal rows are encoded once
+        known = {} if cache is None else cache.read(positions.keys())
+        missing = [key for key in positions if key not in known]
+        _LOG.info("%d rows: %d distinct, %d to encode", len(rows), len(positions), len(missing))
         if missing:
-            known |= self._encode_missing({key: rows[places[key]] for key in missing}, cache)
+            known |= self._encode_missing({key: rows[positions[key]] for key in missing}, cache)
         return np.stack([known[key] for key in keys])
 
     def _encode_missing(
