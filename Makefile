@@ -74,7 +74,7 @@ test: lint
 
 coverage: $(STAMP)
 	$(PYTEST) --cov --cov-report=json $(PYTEST_ARGS)
-	$(PY) -m supply.covered build/coverage.json --lines $(COVERED_LINES) --branches $(COVERED_BRANCHES)
+	$(PY) -m supply.coverage_gate build/coverage.json --lines $(COVERED_LINES) --branches $(COVERED_BRANCHES)
 
 torture: $(STAMP)
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m torture tests/torture tests/package/test_differential.py $(PYTEST_ARGS)

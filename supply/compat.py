@@ -42,7 +42,7 @@ TESTS = (
     "data/test_columns.py",
     "estimators/test_estimators.py",
 )
-_ASK = """
+_PROGRAM = """
 import json, platform
 from importlib.metadata import PackageNotFoundError, version
 def of(name):
@@ -73,7 +73,7 @@ def with_row(page: str, row: Sequence[str]) -> str:
 
 def versions(python: str) -> list[str]:
     """Return the versions of Python and of ``PACKAGES`` in an environment."""
-    program = _ASK.format(names=PACKAGES)
+    program = _PROGRAM.format(names=PACKAGES)
     done = subprocess.run([python, "-c", program], check=True, capture_output=True, text=True)
     return json.loads(done.stdout)
 

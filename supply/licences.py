@@ -66,12 +66,12 @@ def direct(project: Mapping[str, Any]) -> dict[str, list[Requirement]]:
     ...     "dependencies": ["a>=1"],
     ...     "optional-dependencies": {"x": ["b"], "all": ["me[x]", "c"]},
     ... }
-    >>> {part: [r.name for r in asked] for part, asked in direct(project).items()}
+    >>> {part: [r.name for r in required] for part, required in direct(project).items()}
     {'core': ['a'], 'x': ['b'], 'all': ['c']}
     """
     parts = {"core": project["dependencies"], **project["optional-dependencies"]}
-    asked = {part: list(map(Requirement, lines)) for part, lines in parts.items()}
-    return {part: [r for r in asked[part] if r.name != project["name"]] for part in asked}
+    required = {part: list(map(Requirement, lines)) for part, lines in parts.items()}
+    return {part: [r for r in required[part] if r.name != project["name"]] for part in required}
 
 
 def licence(distribution: Distribution) -> str:
@@ -105,11 +105,11 @@ def _title(distribution: Distribution) -> str:
     return ""
 
 
-def needed(asked: Mapping[str, Sequence[Requirement]], path: Sequence[str]) -> dict[str, Needed]:
+def needed(required: Mapping[str, Sequence[Requirement]], path: Sequence[str]) -> dict[str, Needed]:
     """Return every package that the parts need, by name; exit if one is not installed."""
     found = {canonicalize_name(d.metadata["Name"]): d for d in distributions(path=list(path))}
     packages: dict[str, Needed] = {}
-    for part, requirements in asked.items():
+    for part, requirements in required.items():
         named = {canonicalize_name(requirement.name) for requirement in requirements}
         for name in sorted(_closure(requirements, found, part)):
             package = packages.setdefault(name, Needed(found[name]))
@@ -131,9 +131,9 @@ def _closure(
             raise SystemExit(f"{name}, which {part} needs, is not installed: install it, or name "
                              "the folder that has it with --path.")  # fmt: skip
         for line in found[name].requires or []:
-            below = Requirement(line)
-            if below.marker is None or below.marker.evaluate({"extra": extra}):
-                todo += [(canonicalize_name(below.name), more) for more in ("", *below.extras)]
+            child = Requirement(line)
+            if child.marker is None or child.marker.evaluate({"extra": extra}):
+                todo += [(canonicalize_name(child.name), more) for more in ("", *child.extras)]
     return {name for name, _ in seen}
 
 
@@ -145,13 +145,13 @@ def page(packages: Mapping[str, Needed]) -> str:
         shown = f"**{name}**" if any(package.parts.values()) else name
         parts = ", ".join(f"**{part}**" if is_named else part
                           for part, is_named in package.parts.items())  # fmt: skip
-        said = licence(package.distribution).replace("|", "\\|")
-        rows.append(f"| {shown} | {package.distribution.version} | {said} | {parts} |")
+        stated = licence(package.distribution).replace("|", "\\|")
+        rows.append(f"| {shown} | {package.distribution.version} | {stated} | {parts} |")
     return "\n".join([_HEAD, *_summary(packages), "", "## Packages", "", *rows, ""])
 
 
 def _summary(packages: Mapping[str, Needed]) -> list[str]:
-    """How many packages each part brings, and which are not under a permissive licence."""
+    """Return a table of the number of packages per part, and those without a permissive licence."""
     rows = ["| part | number of packages | copyleft, proprietary or not stated |", "|---|---|---|"]
     parts = {part for package in packages.values() for part in package.parts}
     for part in sorted(parts, key=lambda part: (part != "core", part)):

@@ -7,7 +7,7 @@ method and call. Everything is done twice and watched the second time, so that t
 the first call imports do not count as passed through. Compiled functions cannot be watched; the
 Python functions that call them can.
 
-The program is run by its path, so that `supply.house` can point it at another version of the
+The program is run by its path, so that `supply.structure` can point it at another version of the
 package.
 """
 

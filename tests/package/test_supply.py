@@ -14,11 +14,11 @@ from packaging.version import Version
 
 import twostagegp
 from supply.compat import TESTS as TRIED
-from supply.covered import main as check_coverage
-from supply.house import constants, private_accesses
+from supply.coverage_gate import main as check_coverage
 from supply.licences import direct, needed, page
 from supply.lock import CPU, CUDA, DEV, name_and_version, read_lock, show, split
 from supply.passed_files import files_passed
+from supply.structure import constants, private_accesses
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -52,7 +52,7 @@ def table(report: Mapping[str, Any]) -> str:
 
 
 def shares(report: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the percentage of lines that were run and of branches that were taken, in all."""
+    """Return the percentages of lines that were run and of branches that were taken, overall."""
     lines, run, branches, taken = (_counts(report)["all"][field] for field in _FIELDS)
     return 100 * run / lines, 100 * taken / branches
 

@@ -1,6 +1,6 @@
-"""Count what a newcomer has to read, before the package was rebuilt and now.
+"""Count files, constants, private accesses and lines, before the package was rebuilt and now.
 
-    python -m supply.house
+    python -m supply.structure
 
 counts in the working tree and in the commit ``BEFORE``, prints one table and writes it between
 the markers of ``ARCHITECTURE.md``:
@@ -170,7 +170,7 @@ def _package(path: str) -> str:
 
 
 def count(root: Path) -> Counts:
-    """Count in the working tree ``root``; the program that watches a fit is this one's."""
+    """Count in the working tree ``root``; the program that observes a fit is that of this working tree."""
     package = root / "src" / "twostagegp"
     files = sorted(package.rglob("*.py"))
     sources = {p.relative_to(package).as_posix(): p.read_text(encoding="utf-8") for p in files}
