@@ -44,7 +44,7 @@ def fit_distributed(
     sample_weight: Any,
     noise_var: Any,
 ) -> Any:
-    """Fit an estimator to Dask collections; an error leaves it as it was.
+    """Fit an estimator to Dask collections; an error leaves it unchanged.
 
     Parameters
     ----------
@@ -174,11 +174,11 @@ def _shard_rows(
 def model_for_workers(model: Any) -> Any:
     """Return a copy of a fitted model without training rows and reports, to send to workers."""
     light = copy(model)
-    none = np.zeros(0, dtype=np.int64)
+    no_rows = np.zeros(0, dtype=np.int64)
     targets = []
     for target in model.fitted_.targets:
         data = target.data
-        slim = replace(data, rows=data.rows.subset(none), merged=data.merged.subset(none))
+        slim = replace(data, rows=data.rows.subset(no_rows), merged=data.merged.subset(no_rows))
         targets.append(replace(target, data=slim))
     light.fitted_ = replace(model.fitted_, targets=tuple(targets))
     light.fit_report_ = light.search_ = None

@@ -54,7 +54,7 @@ class KnownNeighbors(IndexStore):
     ----------
     rows : Rows
     near : integer Tensor of shape (m, k), optional
-        Rows next to the m points that predictions will be asked for, -1 if there is none.
+        Nearest rows of the m points to be predicted; -1 marks a missing neighbour.
     """
 
     def __init__(self, rows: Rows, near: Tensor | None = None) -> None:

@@ -22,7 +22,7 @@ because it has to explain the trend; with :math:`a = 1` alone this would hide th
 **Too smooth, too rough.** Let :math:`c_{ij}` be the correlations of the kernel and
 :math:`u = -\log c`. The family :math:`c_\gamma = \exp(-u^\gamma)` makes a kernel rougher at short
 distances for :math:`\gamma < 1` and smoother for :math:`\gamma > 1` (it leads from the rbf to the
-Matérn-1/2 and back), and needs nothing but the matrix. Its direction at :math:`\gamma = 1` is
+Matérn-1/2 and back), and needs only the matrix. Its direction at :math:`\gamma = 1` is
 :math:`D = -\partial K / \partial \gamma = K \circ (u \log u)`. So that a trend is not taken for
 roughness, it is projected out by :math:`P = P_1`, and the remaining sum of squares is scaled to its
 expectation: with q columns in H the score of the likelihood in direction D, in units of its

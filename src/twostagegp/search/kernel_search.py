@@ -200,7 +200,7 @@ def search_kernel(
     sampling : {"auto", "fps", "random"}
         ``"auto"``: spread subsamples for ``"misspecification"``, as in the paper, else random ones.
     early : bool
-        Stop when the ranking stays as it is with probability ``confidence``.
+        Stop when the ranking remains unchanged with probability ``confidence``.
     confidence : float
     threshold : float
         Largest error ratio that passes the ratio test.

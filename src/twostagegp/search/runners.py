@@ -29,7 +29,7 @@ Array = NDArray[np.float64]
 
 
 class RepetitionRunner(Protocol):
-    """What a search asks of the place where it runs."""
+    """Where and how the repetitions of a search are computed."""
 
     def start(
         self,
@@ -52,7 +52,7 @@ class RepetitionRunner(Protocol):
 
 
 class LocalRunner:
-    """Runs in this process: one kernel after the other, when its scores are asked for."""
+    """Runs in this process: one kernel after the other, when its scores are needed."""
 
     def start(
         self,
