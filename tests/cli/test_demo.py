@@ -94,7 +94,7 @@ def test_reliability_of_uniform_values_is_the_diagonal(ax):
         (lambda ax: plotting.plot_pit(ax, []), "at least one"),
         (lambda ax: plotting.plot_reliability(ax, [0.5], levels=[1.0]), "between 0 and 1"),
         (lambda ax: plotting.plot_band(ax, [0, 1], [0, 1], [[0, 1]]), r"must have shape \(2, 2\)"),
-        (lambda ax: plotting.plot_band(ax, [0, 1], [0], [[0, 1]] * 2), "mean holds 1"),
+        (lambda ax: plotting.plot_band(ax, [0, 1], [0], [[0, 1]] * 2), "mean must hold 2 values, got 1"),
         (lambda ax: plotting.plot_band(ax, [[0, 1]], [0], [[0, 1]]), "single column"),
     ],
 )

@@ -1,7 +1,7 @@
 """The command line, ``twostagegp``: fit, predict, evaluate and more on table files.
 
 torch, pandas and scikit-learn are imported only when a command needs them, so that ``--help``
-output_columns at once.
+answers at once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Output files that are written completely or not at all.
 
-Rows are appended to a file row_columns the target, ``.<name>.<random>.twostagegp-part``, which is
+Rows are appended to a file next to the target, ``.<name>.<random>.twostagegp-part``, which is
 renamed when it is complete. The process that writes it holds a lock on it; a file of such a name
 without a lock was left by a killed process, and the next run removes it.
 """

@@ -72,7 +72,7 @@ def check_same_length(y: NDArray[Any], other: NDArray[Any], name: str) -> None:
 
 
 def check_bins(n_bins: int) -> None:
-    """Raise an :class:`InputError` unless ``n_bins`` is an integer of at least 2.
+    """Raise an :class:`InputError` unless ``n_bins`` is a whole number of at least 2.
 
     Examples
     --------
@@ -82,6 +82,6 @@ def check_bins(n_bins: int) -> None:
     twostagegp.errors.InputError: n_bins must be at least 2, got 1
     """
     if not isinstance(n_bins, Integral):
-        raise InputError(f"n_bins must be an integer, got {n_bins!r}")
+        raise InputError(f"n_bins must be a whole number, got {n_bins!r}")
     if n_bins < 2:
         raise InputError(f"n_bins must be at least 2, got {n_bins}")
