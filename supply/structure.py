@@ -170,7 +170,7 @@ def _package(path: str) -> str:
 
 
 def count(root: Path) -> Counts:
-    """Count in the working tree ``root``; the program that observes a fit is that of this working tree."""
+    """Count in the working tree ``root``; fits are observed by the program of this tree."""
     package = root / "src" / "twostagegp"
     files = sorted(package.rglob("*.py"))
     sources = {p.relative_to(package).as_posix(): p.read_text(encoding="utf-8") for p in files}

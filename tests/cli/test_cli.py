@@ -81,7 +81,7 @@ def inputs(model, seed=1):
 # --- fit -----------------------------------------------------------------------------------------
 
 
-def test_fit_is_the_fit_in_python(folder, model):
+def test_fit_equals_the_fit_in_python(folder, model):
     table = mixed(48)
     X = table[["area", "quarter", "zip", "garden", "sold"]].copy()
     X["sold"] = pd.to_datetime(X["sold"])
@@ -94,7 +94,7 @@ def test_fit_is_the_fit_in_python(folder, model):
     }  # fmt: skip
 
 
-def test_fit_tells_what_was_fitted(folder, tmp_path):
+def test_fit_prints_what_was_fitted(folder, tmp_path):
     table = load_diabetes(as_frame=True).frame.head(40)
     table["visit"] = np.arange(40) % 8
     table["count"] = 1.0 + (np.arange(40) % 2)
@@ -141,7 +141,7 @@ def test_codes_become_categories_on_demand(tmp_path):
         ([True, False] * 20, ["--option", "stages=1"], "TwoStageGPClassifier"),
     ],
 )
-def test_kind_of_target_decides_unless_told(tmp_path, target, flags, estimator):
+def test_the_type_of_the_target_decides_unless_an_option_does(tmp_path, target, flags, estimator):
     x = np.arange(40) % 2 + 0.01 * np.arange(40)
     pd.DataFrame({"x": x, "y": target}).to_csv(tmp_path / "t.csv", index=False)
     arguments = ["fit", tmp_path / "t.csv", "-t", "y", "--option", "kernels=rbf", *flags]
@@ -171,13 +171,13 @@ def test_kind_of_target_decides_unless_told(tmp_path, target, flags, estimator):
         (["-t", "price", "--drop", "id", "--weights", "zip"], "(--weights) must contain numbers"),
     ],
 )  # fmt: skip
-def test_fit_says_what_is_wrong(folder, tmp_path, arguments, message):
+def test_fit_explains_invalid_arguments(folder, tmp_path, arguments, message):
     printed = fails("fit", folder / "train.csv", *arguments, "-o", tmp_path / "m")
     assert message in printed
     assert not (tmp_path / "m").exists()
 
 
-def test_fit_does_not_write_into_a_folder_of_something_else(folder, tmp_path):
+def test_fit_does_not_write_into_a_folder_that_is_not_a_model(folder, tmp_path):
     (tmp_path / "thesis.tex").write_text("…")
     arguments = ["fit", folder / "train.csv", "-t", "price", "-o", tmp_path, "--force"]
     assert "something else than a model" in fails(*arguments)
@@ -194,7 +194,7 @@ def test_unexpected_errors_are_one_line_and_debug_shows_where(folder, tmp_path, 
         assert "Traceback" in shown.stderr
 
 
-def test_wrong_usage_is_code_2(folder):
+def test_wrong_usage_exits_with_code_2(folder):
     assert run("fit", folder / "train.csv", code=2).exit_code == 2
     assert run("predict", "--nonsense", code=2).exit_code == 2
     assert run("fit", "--help").exit_code == 0
@@ -204,7 +204,7 @@ def test_wrong_usage_is_code_2(folder):
 
 
 @pytest.mark.parametrize("rows", [1, 7, 1000])
-def test_chunks_make_no_difference(folder, tmp_path, model, rows):
+def test_predictions_do_not_depend_on_the_chunk_size(folder, tmp_path, model, rows):
     out = tmp_path / "o.csv"
     arguments = ["predict", folder / "model", folder / "new.csv", "-o", out]
     run(*arguments, "--interval", "0.5,0.95", "--quantiles", "0.05,0.5", "--chunk-rows", rows)
@@ -224,7 +224,7 @@ def test_chunks_make_no_difference(folder, tmp_path, model, rows):
 
 
 @pytest.mark.parametrize("ending", ["parquet", "feather"])
-def test_inputs_and_outputs_with_types(folder, tmp_path, model, ending):
+def test_parquet_and_feather_keep_types(folder, tmp_path, model, ending):
     table = mixed(30, seed=1)
     table["sold"] = pd.to_datetime(table["sold"])
     table["n"] = pd.array([None if k > 20 else k for k in range(30)], dtype="Int64")
@@ -243,7 +243,7 @@ def test_inputs_and_outputs_with_types(folder, tmp_path, model, ending):
     assert (tmp_path / "o.csv").read_text().splitlines()[1].startswith("0,")
 
 
-def test_kept_columns_stay_as_they_are(folder, tmp_path):
+def test_kept_columns_are_copied_unchanged(folder, tmp_path):
     new = mixed(30, seed=1).drop(columns=["price", "dear"])
     for ending in ("csv", "parquet"):
         out = tmp_path / f"o.{ending}"
@@ -263,7 +263,7 @@ def test_kept_columns_stay_as_they_are(folder, tmp_path):
     assert out.read_text().splitlines()[1].startswith("=h0,")
 
 
-def test_classes(folder, tmp_path):
+def test_predict_writes_classes_and_probabilities(folder, tmp_path):
     out = tmp_path / "o.csv"
     run("predict", folder / "classes", folder / "new.csv", "-o", out, "--keep", "id")
     got = pd.read_csv(out)
@@ -277,7 +277,7 @@ def test_classes(folder, tmp_path):
     assert "is a classifier" in fails(*arguments, "--interval", "0.9")
 
 
-def test_columns_in_another_order_and_a_level_that_is_new(folder, tmp_path, model):
+def test_columns_may_be_reordered_and_new_levels_give_a_warning(folder, tmp_path, model):
     table = mixed(30, seed=1)[["sold", "zip", "garden", "quarter", "id", "area"]]
     run("predict", folder / "model", folder / "new.csv", "-o", tmp_path / "a.csv")
     table.to_csv(tmp_path / "t.csv", index=False)
@@ -289,7 +289,7 @@ def test_columns_in_another_order_and_a_level_that_is_new(folder, tmp_path, mode
     assert result.stderr.count("levels not seen in fit: 'harbour'") == 1
 
 
-def test_predict_says_what_is_wrong(folder, tmp_path):
+def test_predict_explains_invalid_arguments(folder, tmp_path):
     new, out = folder / "new.csv", tmp_path / "o.csv"
     out.write_text("old")
     table = pd.read_csv(new, dtype=str)
@@ -325,7 +325,7 @@ def _folder(path):
     return path
 
 
-def test_models_that_were_fitted_to_arrays(tmp_path):
+def test_models_fitted_to_arrays_use_columns_by_position(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 2))
     model = twostagegp.ExactGPRegressor(random_state=0).fit(X, X[:, 0])
@@ -342,7 +342,7 @@ def test_models_that_were_fitted_to_arrays(tmp_path):
 # --- evaluate, report, search, check, datasets ---------------------------------------------------
 
 
-def test_evaluate_scores_the_models_own_distribution(folder, model):
+def test_evaluate_scores_the_distribution_of_the_model(folder, model):
     printed = json.loads(run("evaluate", folder / "model", folder / "test.csv", "--json").stdout)
     X, y = inputs(model), mixed(30, seed=1)["price"].to_numpy()
     mean, std = model.predict(X, return_std=True)
@@ -358,7 +358,7 @@ def test_evaluate_scores_the_models_own_distribution(folder, model):
     assert "root mean squared error" in shown
 
 
-def test_evaluate_classes(folder, tmp_path):
+def test_evaluate_scores_class_probabilities(folder, tmp_path):
     printed = json.loads(run("evaluate", folder / "classes", folder / "test.csv", "--json").stdout)
     model = twostagegp.load(folder / "classes")
     X, y = inputs(model), mixed(30, seed=1)["dear"].to_numpy()
@@ -374,7 +374,7 @@ def test_evaluate_classes(folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_report_is_a_page(folder, tmp_path):
+def test_report_writes_a_page(folder, tmp_path):
     page = tmp_path / "page.html"
     arguments = ["report", folder / "model", folder / "test.csv", "-o", page]
     printed = json.loads(run(*arguments, "--title", "Houses & more", "--json").stdout)
@@ -382,7 +382,7 @@ def test_report_is_a_page(folder, tmp_path):
     assert "Houses &amp; more" in page.read_text(encoding="utf-8")
 
 
-def test_report_says_what_is_wrong(folder, tmp_path):
+def test_report_explains_invalid_arguments(folder, tmp_path):
     arguments = ["report", folder / "model", folder / "new.csv"]
     assert "must end in .html" in fails(*arguments, "-o", tmp_path / "page.pdf")
     printed = fails(*arguments, "-o", tmp_path / "page.html")
@@ -390,7 +390,7 @@ def test_report_says_what_is_wrong(folder, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_search_and_check(folder):
+def test_search_and_check_print_their_results(folder):
     table = ["--drop", "id,dear", "--target", "price", "--subsample", 40, "--json"]
     arguments = ["--kernels", "rbf,matern12", "--repeats", 3]
     found = json.loads(run("search", folder / "train.csv", *table, *arguments).stdout)
@@ -404,7 +404,7 @@ def test_search_and_check(folder):
     assert "magic" in fails("check", folder / "train.csv", *table)
 
 
-def test_datasets(tmp_path):
+def test_datasets_are_listed_and_fetched(tmp_path):
     printed = json.loads(run("datasets", "list", "--json").stdout)
     assert "yacht" in [line["name"] for line in printed["tables"]]
     X, y = np.arange(12.0).reshape(6, 2), np.arange(6.0)

@@ -80,7 +80,7 @@ def test_index_of_a_saved_frame_is_a_column_only_with_a_name(tmp_path):
     assert unnamed.names == ["x", "code", "when"]
 
 
-def test_semicolons_and_decimal_commas(tmp_path):
+def test_semicolons_and_decimal_commas_are_read(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes("größe;y\n1,5;2\n-2,25;3\n".encode("latin-1"))
     with pytest.raises(InputError, match="--encoding latin-1"):
@@ -116,14 +116,14 @@ def test_byte_order_mark_is_not_part_of_a_name(tmp_path):
         ("t.csv.gz", b"a,b\n1,2\n", "cannot be read as csv: Not a gzip"),
     ],
 )
-def test_files_that_are_no_tables_are_named(tmp_path, name, content, message):
+def test_files_that_are_not_tables_are_refused(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     for read in (read_whole, read_in_chunks):
         with pytest.raises(InputError, match=message):
             read(tmp_path / name)
 
 
-def test_kept_cells_are_those_of_the_file_and_gaps_are_gaps(tmp_path):
+def test_kept_cells_are_unchanged_and_empty_cells_are_missing(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("country,x,note\nNA,1.50,None\nDE,NA,\n,3,n/a\n")
     source = open_source(path)
@@ -139,19 +139,19 @@ def test_kept_cells_are_those_of_the_file_and_gaps_are_gaps(tmp_path):
         np.testing.assert_array_equal(x, [1.5, np.nan, 3.0])
 
 
-def test_gaps_are_those_of_pandas():
+def test_missing_value_markers_are_those_of_pandas():
     lines = "\n".join(f"{cell},x" for cell in MISSING)
     assert pd.read_csv(io.StringIO(f"cell,x\n{lines}\n"))["cell"].isna().all()
 
 
-def test_cell_that_is_no_number_is_named(tmp_path):
+def test_the_error_names_the_first_cell_that_is_not_a_number(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("a,b\n1,2\n3,\n5,many\n")
     with pytest.raises(InputError, match="contained numbers in the fit, but row 3 contains 'many'"):
         list(open_source(path).chunks(["a", "b"], {"a", "b"}, (), 2))
 
 
-def test_missing_column_names_the_nearest(tmp_path):
+def test_the_error_for_a_missing_column_suggests_a_similar_one(tmp_path):
     with pytest.raises(InputError, match=r"no column 'cod'.*Did you mean 'code'.*'x', 'code'"):
         open_source(write(tmp_path, "csv")).require(["cod"], "--target")
 
@@ -159,7 +159,7 @@ def test_missing_column_names_the_nearest(tmp_path):
 # --- types ---------------------------------------------------------------------------------------
 
 
-def test_dates_are_found_and_other_text_is_left_alone():
+def test_iso_dates_are_converted_and_other_text_is_kept():
     table = pd.DataFrame(
         {
             "day": ["2024-01-31", None],
@@ -175,7 +175,7 @@ def test_dates_are_found_and_other_text_is_left_alone():
     assert table["day"].dt.tz is None
 
 
-def test_a_chunk_has_the_types_of_the_fit_whatever_it_looks_like():
+def test_every_chunk_has_the_types_of_the_fit():
     n = 40
     table = pd.DataFrame(
         {
@@ -214,7 +214,7 @@ def test_a_chunk_has_the_types_of_the_fit_whatever_it_looks_like():
         ("x", "big", "'big' in row 8, but the model expects a number"),
     ],
 )
-def test_values_of_another_kind_are_named(column, value, message):
+def test_the_error_names_the_first_value_of_another_type(column, value, message):
     table = pd.DataFrame(
         {
             "flag": [True, False] * 3,
@@ -259,7 +259,7 @@ def write_and_fail(path):
         raise pa.ArrowInvalid("stop")
 
 
-def test_failure_leaves_the_old_file_and_no_rubbish(tmp_path):
+def test_a_failure_leaves_the_old_file_and_no_temporary_files(tmp_path):
     for ending in ("csv", "parquet", "feather"):
         path = tmp_path / f"out.{ending}"
         path.write_bytes(b"old")
@@ -269,7 +269,7 @@ def test_failure_leaves_the_old_file_and_no_rubbish(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["out.csv", "out.feather", "out.parquet"]
 
 
-def test_left_over_drafts_go_and_those_at_work_stay(tmp_path):
+def test_temporary_files_of_killed_runs_are_removed_and_locked_ones_kept(tmp_path):
     path = tmp_path / "out.csv"
     dead = tmp_path / ".out.csv.0123456789abcdef.twostagegp-part"
     dead.write_bytes(b"half")
@@ -282,7 +282,7 @@ def test_left_over_drafts_go_and_those_at_work_stay(tmp_path):
     assert os.listdir(tmp_path) == ["out.csv"]
 
 
-def test_link_is_followed(tmp_path):
+def test_a_symbolic_link_is_followed(tmp_path):
     (tmp_path / "real.csv").write_text("old")
     (tmp_path / "link.csv").symlink_to("real.csv")
     write_table(tmp_path / "link.csv", pa.table({"a": [1]}))
@@ -316,7 +316,7 @@ def test_formulas_are_guarded_and_numbers_are_not():
     assert guarded["x"].to_pylist() == list(range(len(cells)))
 
 
-def test_guard_is_for_text_files_only(tmp_path):
+def test_the_formula_guard_changes_text_files_only(tmp_path):
     table = pa.table({"a": ["=1+1"]})
     write_table(tmp_path / "a.parquet", table)
     assert pq.read_table(tmp_path / "a.parquet")["a"].to_pylist() == ["=1+1"]

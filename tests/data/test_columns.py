@@ -113,19 +113,19 @@ class TestKinds:
             pd.arrays.SparseArray([0.0, 1.0, 2.0, 3.0, 4.0]),
         ],
     )
-    def test_numbers(self, values):
+    def test_numbers_are_kept(self, values):
         names, Z = encoded(values)
         assert names == ["c"]
         np.testing.assert_array_equal(Z[:, 0], np.arange(5.0))
 
     @pytest.mark.parametrize("dtype", [bool, "boolean", object])
-    def test_booleans(self, dtype):
+    def test_booleans_become_zeros_and_ones(self, dtype):
         values = pd.Series([True, False, True], dtype=dtype)
         names, Z = encoded(values)
         assert names == ["c"]
         np.testing.assert_array_equal(Z[:, 0], [1.0, 0.0, 1.0])
 
-    def test_ordered_category(self):
+    def test_an_ordered_category_becomes_its_position(self):
         values = pd.Categorical(["M", "S", "L", "M"], ["S", "M", "L", "XL"], ordered=True)
         encoder = TableEncoder().fit(pd.DataFrame({"c": values}))
         assert encoder.names == ["c"]
@@ -139,27 +139,27 @@ class TestKinds:
         assert "'XXL'" in text
         assert "median" in text
 
-    def test_category(self):
+    def test_a_category_becomes_one_column_per_level(self):
         values = pd.Categorical(["b", "a", "b", "a", "b", "a"], ["b", "a", "z"])
         names, Z = encoded(values)
         assert names == ["c=b", "c=a"]
         np.testing.assert_array_equal(Z[:2], [[1, 0], [0, 1]])
 
-    def test_category_of_numbers(self):
+    def test_a_category_of_numbers_becomes_one_column_per_level(self):
         frame = pd.DataFrame({"c": pd.Categorical([1, 2] * 5)})
         encoder = TableEncoder().fit(frame)
         assert encoder.names == ["c=1", "c=2"]
         np.testing.assert_array_equal(encoder.transform(pd.DataFrame({"c": [2.0]})), [[0, 1]])
 
     @pytest.mark.parametrize("dtype", [object, "str", "string[python]", "string[pyarrow]"])
-    def test_text_labels(self, dtype):
+    def test_text_labels_are_categories(self, dtype):
         if "pyarrow" in str(dtype):
             pytest.importorskip("pyarrow")
         names, Z = encoded(pd.Series(colors(9), dtype=dtype))
         assert names == ["c=blue", "c=green", "c=red"]
         np.testing.assert_array_equal(Z[:3], [[0, 0, 1], [0, 1, 0], [1, 0, 0]])
 
-    def test_duration(self):
+    def test_a_duration_becomes_days(self):
         names, Z = encoded(pd.to_timedelta([1.5, 36.0], unit="h"))
         assert names == ["c: days"]
         np.testing.assert_allclose(Z[:, 0], [1.5 / 24, 1.5])
@@ -176,7 +176,7 @@ class TestKinds:
         assert encoded(values, min_rows=2)[0] == ["c=a", "c=b", "c=c", "c=(other)"]
         assert encoded(values, min_share=0.2)[0] == ["c=a", "c=(other)"]
 
-    def test_many_levels(self):
+    def test_the_most_common_of_many_levels_have_columns(self):
         values = np.repeat([f"level {k:02d}" for k in range(40)], np.arange(40) + 3)
         names, Z = encoded(values, min_share=0.0)
         assert len(names) == 22
@@ -199,7 +199,7 @@ class TestKinds:
             ([f"2024-01-{k + 1:02d}" for k in range(30)], "dates as text.*to_datetime"),
         ],
     )
-    def test_numbers_and_dates_as_text(self, values, what):
+    def test_numbers_and_dates_stored_as_text_are_refused(self, values, what):
         with pytest.raises(InputError, match=f"column 'c' holds {what}"):
             encoded(values)
 
@@ -218,20 +218,20 @@ class TestKinds:
         with pytest.raises(InputError, match=f"column 'c' .*{what}"):
             encoded(pd.Series(values, dtype=object if values[0] != 1j else complex))
 
-    def test_one_level(self):
+    def test_a_category_of_one_level_is_constant(self):
         names, Z = encoded(["only"] * 8)
         assert names == ["c=only"]
         assert (Z == 1.0).all()
 
     @pytest.mark.parametrize("dtype", [object, float, "string", "category", "datetime64[ns]"])
-    def test_a_column_without_values(self, dtype):
+    def test_a_column_without_values_is_constant(self, dtype):
         frame = pd.DataFrame({"c": pd.Series([None] * 4, dtype=dtype)})
         encoder = TableEncoder().fit(frame)
         assert encoder.names == ["c"]
         assert (encoder.transform(pd.DataFrame({"c": ["now", "there"]})) == 0.0).all()
         assert "not used" in encoder.lines()[0]
 
-    def test_median_of_weighted_values(self):
+    def test_the_median_uses_the_weights(self):
         rng = np.random.default_rng(0)
         for n in (1, 2, 7, 8):
             values, counts = rng.normal(size=n), rng.integers(1, 4, n)
@@ -240,7 +240,7 @@ class TestKinds:
 
 
 class TestDates:
-    def test_days_and_cycles(self):
+    def test_a_date_becomes_days_and_cycles(self):
         when = pd.date_range("2020-03-01", periods=3 * 366, freq="D")
         names, Z = encoded(when)
         expected = ["days", "year (sin)", "year (cos)", "week (sin)", "week (cos)"]
@@ -251,7 +251,7 @@ class TestDates:
         new_year = int(np.flatnonzero(when == "2021-01-01")[0])
         np.testing.assert_allclose(Z[new_year, 1:3], [0.0, 1.0], atol=1e-12)
 
-    def test_cycles_need_a_period(self):
+    def test_a_cycle_is_used_only_if_the_dates_span_a_period(self):
         assert encoded(pd.date_range("2020", periods=5, freq="D"))[0] == ["c: days"]
         hours = encoded(pd.date_range("2020", periods=30, freq="h"))[0]
         assert hours == ["c: days", "c: day (sin)", "c: day (cos)"]
@@ -259,7 +259,7 @@ class TestDates:
         assert "week" not in str(encoded(pd.date_range("2020", periods=9, freq="7D"))[0])
 
     @pytest.mark.parametrize("kind", ["date", "datetime", "period"])
-    def test_other_forms_of_dates(self, kind):
+    def test_other_types_of_dates_are_encoded_alike(self, kind):
         when = pd.date_range("2020-01-01", periods=40, freq="D")
         values = {
             "date": lambda: pd.Series(when.date, dtype=object),
@@ -268,7 +268,7 @@ class TestDates:
         }[kind]()
         np.testing.assert_allclose(encoded(values)[1], encoded(when)[1])
 
-    def test_time_zones(self):
+    def test_dates_follow_the_time_zone_of_the_fit(self):
         when = pd.date_range("2020-01-01", periods=100, freq="6h", tz="America/New_York")
         encoder = TableEncoder().fit(pd.DataFrame({"c": when}))
         Z = encoder.transform(pd.DataFrame({"c": when}))
@@ -290,7 +290,7 @@ class TestDates:
         )
         np.testing.assert_allclose(encoded(when)[1][:, 0], [0.0, 1.0, 1.0 + 23 / 24])
 
-    def test_outside_of_the_training_range(self):
+    def test_dates_outside_the_training_range_are_encoded(self):
         frame = pd.DataFrame({"c": pd.date_range("2020-01-01", periods=50, freq="D")})
         encoder = TableEncoder().fit(frame)
         Z = encoder.transform(pd.DataFrame({"c": pd.to_datetime(["1970-01-01", "2100-01-01"])}))
@@ -319,7 +319,7 @@ class TestGaps:
         assert names == ["c", "c is missing"]
         np.testing.assert_array_equal(Z, [[1, 0], [3, 1], [3, 0], [10, 0]])
 
-    def test_every_kind(self):
+    def test_missing_values_of_every_kind_of_column_are_filled(self):
         frame = mixed()
         frame.loc[[3, 9], frame.columns != "smoker"] = None
         frame["smoker"] = frame["smoker"].astype("boolean")
@@ -336,7 +336,7 @@ class TestGaps:
         for name in ("when: days", "when: year (sin)", "when: week (cos)"):
             assert Z.loc[3, name] == pytest.approx(medians[name])
 
-    def test_in_new_rows_only(self):
+    def test_missing_values_in_new_rows_only_give_a_warning(self):
         frame = mixed()
         encoder = TableEncoder().fit(frame)
         new = frame.iloc[:3].astype({"smoker": "boolean"})
@@ -370,7 +370,7 @@ class TestGaps:
             exact().fit(frame, target(frame))
 
     @each_model
-    def test_choices_of_the_estimators(self, model):
+    def test_the_missing_parameter_decides_between_filling_and_an_error(self, model):
         frame = mixed()[["x", "count"]].astype(float)
         y = np.arange(60) % 2
         holes = frame.copy()
@@ -388,7 +388,7 @@ class TestGaps:
             clone(model).set_params(missing="drop").fit(frame, y)
 
     @each_model
-    def test_gaps_in_new_rows_of_a_table_of_numbers(self, model):
+    def test_missing_values_in_new_rows_of_numbers_are_filled(self, model):
         frame = mixed()[["x", "count"]].astype(float)
         y = np.arange(60) % 2
         holes, filled = frame.copy(), frame.copy()
@@ -410,7 +410,7 @@ class TestGaps:
 
 
 class TestLevels:
-    def test_unseen_levels(self):
+    def test_unseen_levels_give_one_warning(self):
         frame = pd.DataFrame({"c": colors()})
         encoder = TableEncoder().fit(frame)
         text = message(encoder, pd.DataFrame({"c": ["teal", "red", "teal", "pink"]}))
@@ -431,7 +431,7 @@ class TestLevels:
         assert "pooled" in message(encoder, new)
         np.testing.assert_array_equal(encoder.transform(new), [[0, 0, 0, 1]] * 3)
 
-    def test_other_sets_of_categories(self):
+    def test_levels_are_compared_by_value(self):
         frame = pd.DataFrame({"c": pd.Categorical(colors())})
         encoder = TableEncoder().fit(frame)
         expected = encoder.transform(frame.iloc[:2])
@@ -485,7 +485,7 @@ class TestEncoder:
             assert list(back[-2:]) == ["blue", "(other)"]
             assert encoder.inverse_transform(np.zeros((1, 4)))["c"].isna().all()
 
-    def test_description(self):
+    def test_describe_lists_every_column(self):
         encoder = TableEncoder().fit(mixed())
         table = encoder.describe()
         assert list(table.index) == list(mixed().columns)
@@ -496,13 +496,13 @@ class TestEncoder:
             "color", "kind", "size", "smoker", "when", "took",
         ]  # fmt: skip
 
-    def test_output_as_a_frame(self):
+    def test_the_output_can_be_a_data_frame(self):
         frame = mixed()
         out = TableEncoder().set_output(transform="pandas").fit_transform(frame)
         assert list(out.columns) == TableEncoder().fit(frame).names
         pd.testing.assert_index_equal(out.index, frame.index)
 
-    def test_parameters(self):
+    def test_invalid_parameters_are_refused(self):
         frame = mixed()
         for name, value in (
             ("missing", "auto"), ("max_levels", 0), ("min_rows", 1.5), ("min_share", 1.0),
@@ -510,7 +510,7 @@ class TestEncoder:
             with pytest.raises(InputError, match=f"{name}={value!r}"):
                 TableEncoder(**{name: value}).fit(frame)
 
-    def test_equal_names(self):
+    def test_columns_of_equal_names_are_refused(self):
         frame = mixed()[["x", "color"]]
         twice = frame[["x", "x", "color"]]
         with pytest.raises(InputError, match="more than one column is called 'x'"):
@@ -574,7 +574,7 @@ class TestEstimators:
         assert "column " not in str(framed.fit_report_)
 
     @each_model
-    def test_report(self, model):
+    def test_the_report_lists_the_encoded_columns(self, model):
         frame = mixed()
         fitted = clone(model).fit(frame, np.arange(60) % 2)
         report = fitted.fit_report_
@@ -582,7 +582,7 @@ class TestEstimators:
         assert "color: text, one 0/1 column for each of 3 level(s)" in str(report)
         assert fitted.columns_.describe().loc["when", "kind"] == "date"
 
-    def test_relevance_by_readable_names(self):
+    def test_relevance_uses_readable_names(self):
         frame = mixed()
         model = exact().fit(frame, target(frame))
         assert list(model.relevance_) == model.columns_.names
@@ -592,7 +592,7 @@ class TestEstimators:
         assert summed["color"] + summed["x"] > 0.5
         assert model.predict(frame) == pytest.approx(target(frame), abs=0.5)
 
-    def test_constant_columns(self):
+    def test_constant_columns_are_reported(self):
         frame = mixed()[["x"]].assign(color="red", void=None)
         model = exact().fit(frame, target(frame))
         assert model.fit_report_.constant_columns == ["color=red", "void"]
@@ -600,7 +600,7 @@ class TestEstimators:
             model.predict(frame.assign(color="teal"))
 
     @each_model
-    def test_names_at_prediction(self, model):
+    def test_column_names_are_checked_at_prediction(self, model):
         frame = mixed()
         fitted = clone(model).fit(frame, np.arange(60) % 2)
         with pytest.raises(InputError, match=r"(?s)unseen at fit.*colour.*'colour' for 'color'"):
@@ -612,7 +612,7 @@ class TestEstimators:
         with pytest.raises(ValueError, match="0 sample"):
             fitted.predict(frame.iloc[:0])
 
-    def test_names_of_a_table_of_numbers(self):
+    def test_column_names_of_a_table_of_numbers_are_checked(self):
         frame = mixed()[["x"]]
         model = exact().fit(frame, frame["x"])
         with pytest.raises(ValueError, match="now missing"):
@@ -620,7 +620,7 @@ class TestEstimators:
         with pytest.raises(ValueError, match="2 features"):
             exact().fit(frame.to_numpy(), frame["x"]).predict(np.zeros((3, 2)))
 
-    def test_rows_without_names(self):
+    def test_arrays_are_accepted_at_prediction_by_position(self):
         frame = mixed()
         model = exact().fit(frame, target(frame))
         with pytest.warns(UserWarning, match="feature names"):
@@ -632,7 +632,7 @@ class TestEstimators:
         np.testing.assert_allclose(model.predict(numbered), found)
 
     @each_model
-    def test_bad_shapes(self, model):
+    def test_tables_of_the_wrong_shape_are_refused(self, model):
         frame = mixed()
         with pytest.raises(ValueError, match="0 sample"):
             clone(model).fit(frame.iloc[:0], [])
@@ -650,7 +650,7 @@ class TestEstimators:
             unknown = model.predict(new.assign(color="teal"), return_latent_std=True)[1]
         assert (unknown > known).all()
 
-    def test_clone_pickle_pipeline(self):
+    def test_clone_pickle_and_pipeline_keep_the_encoder(self):
         frame = mixed()
         y = target(frame)
         model = quick(missing="impute")
@@ -661,7 +661,7 @@ class TestEstimators:
         assert pipe.predict(frame) == pytest.approx(expected, abs=1e-3)
         assert make_pipeline(quick()).fit(frame, y).predict(frame) == pytest.approx(expected)
 
-    def test_grid_search(self):
+    def test_a_grid_search_accepts_frames(self):
         frame = mixed()
         frame.loc[3, "x"] = None
         grid = GridSearchCV(
@@ -673,7 +673,7 @@ class TestEstimators:
         assert grid.best_params_ == {"missing": "impute"}
         assert grid.cv_results_["mean_test_score"][1] < -10
 
-    def test_cross_validation(self):
+    def test_cross_validation_accepts_frames(self):
         frame = mixed(90)
         frame.loc[::10, "x"] = None
         with warnings.catch_warnings():
@@ -681,7 +681,7 @@ class TestEstimators:
             scores = cross_val_score(exact(), frame[["x", "color"]], target(frame), cv=3)
         assert scores.min() > 0.8
 
-    def test_groups_weights_and_several_targets(self):
+    def test_frames_work_with_groups_weights_and_several_targets(self):
         frame = mixed()
         y = target(frame)
         groups = frame["kind"].astype(str) + frame["size"].astype(str)

@@ -74,7 +74,7 @@ def test_merging_does_not_depend_on_the_order_of_the_table_to_the_last_bit(seed)
 
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 2**16))
-def test_a_weight_equals_so_many_repeats_to_the_last_bit(seed):
+def test_a_weight_equals_repeated_rows_to_the_last_bit(seed):
     X, y, rng = table(seed)
     weight = rng.integers(1, 9, size=len(y))
     assert_identical(
@@ -144,7 +144,7 @@ def test_subset_takes_every_field(grouped):
     assert (part.groups is None) == (not grouped)
 
 
-def test_with_target_keeps_the_sum_of_squares_unless_told():
+def test_with_target_keeps_the_sum_of_squares_by_default():
     X, y, _ = table(4)
     rows = to_rows(merge_rows(X, y))
     t, q = torch.zeros(len(rows)).double(), torch.ones(len(rows)).double()
@@ -169,7 +169,7 @@ def test_rows_are_plain_without_repeats_and_weights():
     assert not Rows(one[:, None], one, one, light - 0.5, zero).plain
 
 
-def test_residuals_of_merged_rows_go_back_to_the_table():
+def test_unmerge_returns_residuals_of_all_rows_of_the_table():
     X, y, rng = table(5)
     merged = merge_rows(X, y)
     np.testing.assert_allclose(merged.y, y, rtol=1e-14)

@@ -198,7 +198,7 @@ def read_only(X):
     ],
     ids=["tensor", "with gradient", "by column", "strided", "reversed", "read-only", "list"],
 )
-def test_the_same_rows_in_another_form(convert):
+def test_the_type_of_the_table_does_not_matter(convert):
     X = table(40, 3)
     index = farthest_point_sampling(convert(X), 15)
     assert isinstance(index, np.ndarray)

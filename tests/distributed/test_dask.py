@@ -332,7 +332,7 @@ def test_options_that_a_cluster_cannot_handle_are_refused(client):
         small().fit(dX, da.from_array(y[:50], chunks=30))
 
 
-def test_an_error_names_the_partition_and_leaves_the_model_as_it_was(client):
+def test_an_error_names_the_partition_and_leaves_the_model_unchanged(client):
     X, y = table(60)
     model = small(method="neighbors").fit(X, y)
     before, expected = model.fit_report_, model.predict(X)

@@ -162,7 +162,7 @@ class Once(gpytorch.kernels.RBFKernel):
         return super().forward(x1, x2, **options)
 
 
-def test_failed_tasks_are_retried_if_dask_is_told_to(client):
+def test_failed_tasks_are_retried_if_dask_is_configured_to(client):
     options = {"kernels": {"once": Once()}, "n_repeats": 2, "subsample": 10, "client": client}
     with dask.annotate(retries=2):
         assert search(**options).best_label == "once"

@@ -220,7 +220,7 @@ def test_a_damaged_cache(vit, tmp_path, passes):
     assert passes == [6, 6]
 
 
-def test_an_interrupted_run_keeps_what_it_has(vit, tmp_path, passes):
+def test_an_interrupted_run_keeps_the_rows_encoded_so_far(vit, tmp_path, passes):
     cut = [*IMAGES[:4], encoded(IMAGES[4], "PNG")[:60]]
     encoder = ImageEncoder(vit, batch_size=2, cache_dir=tmp_path)
     with pytest.raises(InputError, match=r"row 4 of X cannot be read as an image"):
@@ -229,7 +229,7 @@ def test_an_interrupted_run_keeps_what_it_has(vit, tmp_path, passes):
     assert passes == [2, 2, 1]
 
 
-def test_pipeline_and_grid_search(vit, tmp_path, passes):
+def test_encoders_work_in_pipelines_and_grid_searches(vit, tmp_path, passes):
     X, y = np.concatenate([PIXELS] * 3), ["ill", "well"] * 9
     model = make_pipeline(ImageEncoder(vit, cache_dir=tmp_path), LogisticRegression())
     grid = {"imageencoder__pooling": ["cls", "mean"], "logisticregression__C": [1.0, 10.0]}

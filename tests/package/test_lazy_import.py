@@ -26,12 +26,12 @@ def test_errors_load_no_heavy_package():
 
 
 @pytest.mark.parametrize("name", [n for n in twostagegp.__all__ if n != "foundation"])
-def test_every_public_name_is_there(name):
+def test_every_public_name_can_be_imported(name):
     assert getattr(twostagegp, name) is not None
     assert name in dir(twostagegp)
 
 
-def test_names_and_homes_agree():
+def test_the_lazy_names_agree_with_their_modules():
     assert sorted(twostagegp.__all__) == sorted(twostagegp._HOMES)
 
 

@@ -32,7 +32,7 @@ def lock():
     return read_lock(DEV.read_text(encoding="utf-8"))
 
 
-def test_the_lock_fits_every_requirement_or_make_lock_was_forgotten(lock):
+def test_the_lock_satisfies_every_requirement(lock):
     locked = {}
     for name, version in map(name_and_version, lock):
         locked.setdefault(canonicalize_name(name), set()).add(version)
@@ -56,13 +56,13 @@ def test_every_line_of_the_locks_is_pinned_and_hashed_and_names_no_address(lock)
         )
 
 
-def test_libraries_for_nvidia_cards_are_in_a_lock_of_their_own(lock):
+def test_libraries_for_nvidia_cards_are_in_a_separate_lock(lock):
     assert split(lock) == (lock, {})
     assert split(cuda := read_lock(CUDA.read_text(encoding="utf-8"))) == ({}, cuda)
     assert all("linux" in line for line in cuda)
 
 
-def test_the_page_of_licences_lists_what_pyproject_asks_for():
+def test_the_page_of_licences_lists_every_package_of_pyproject():
     text = (ROOT / "docs" / "licences.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| \*\*([\w.-]+)\*\* \| [^|]+ \| ([^|]+) \| (.+) \|$", text, re.MULTILINE)
     listed = {
@@ -73,7 +73,7 @@ def test_the_page_of_licences_lists_what_pyproject_asks_for():
     assert "not stated" not in [licence for _, licence, _ in rows]
 
 
-def test_the_closure_of_an_extra_holds_what_its_packages_bring():
+def test_the_closure_of_an_extra_includes_the_dependencies_of_its_packages():
     packages = needed({"files": DIRECT["files"], "dask": DIRECT["dask"]}, sys.path)
     assert packages["safetensors"].parts == {"files": True}
     assert packages["numpy"].parts == {"files": False, "dask": False}
