@@ -1,4 +1,4 @@
-"""Reads a page as a browser would, and insists that every tag is closed in order."""
+"""Read an HTML page for the tests, and check that every tag is closed in order."""
 
 from html.parser import HTMLParser
 
@@ -6,7 +6,7 @@ VOID = {"meta", "img", "br", "hr", "link", "input"}
 
 
 class PageReader(HTMLParser):
-    """Collects what the tests ask about."""
+    """Collects the tags, attributes, ids and texts that the tests check."""
 
     def __init__(self):
         super().__init__()
@@ -33,7 +33,7 @@ class PageReader(HTMLParser):
 
 
 def read_page(html):
-    """The reader after the whole page."""
+    """Return a reader that has read the whole page."""
     reader = PageReader()
     reader.feed(html)
     reader.close()

@@ -1,4 +1,4 @@
-"""Pictures of fixed numbers; ``python tests/reference_pictures.py`` draws the references anew."""
+"""Pictures of fixed numbers; ``python tests/reference_pictures.py`` draws the references again."""
 
 from pathlib import Path
 
@@ -97,7 +97,7 @@ PICTURES = {
 
 
 def pixels(figure):
-    """Shades of grey from 0 to 1."""
+    """Return the shades of grey, from 0 to 1."""
     figure.set_dpi(DPI)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
@@ -105,7 +105,7 @@ def pixels(figure):
 
 
 def coarse(shades):
-    """Means of blocks of pixels: letters a pixel to the left make no difference."""
+    """Return the means of blocks of pixels, so that a shift by one pixel makes no difference."""
     h, w = (size // BLOCK * BLOCK for size in shades.shape)
     return shades[:h, :w].reshape(h // BLOCK, BLOCK, w // BLOCK, BLOCK).mean((1, 3))
 

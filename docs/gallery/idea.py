@@ -27,20 +27,20 @@ def draw():
     one.plot(X[:, 0], y, ".", color=INK, markersize=4)
     one.plot(grid[:, 0], mean, color=MODEL)
     tidy(one, "x", "y")
-    one.set_title("1. A mean, by held-out errors", fontsize=10, color=INK)
+    one.set_title("1. The mean, chosen by held-out errors", fontsize=10, color=INK)
 
-    left = model.mean_.heldout_residuals * y.std()
-    two.plot(X[:, 0], left, ".", color=INK, markersize=4)
+    residuals = model.mean_.heldout_residuals * y.std()
+    two.plot(X[:, 0], residuals, ".", color=INK, markersize=4)
     two.fill_between(grid[:, 0], -1.96 * std, 1.96 * std, color=MODEL, alpha=0.2, linewidth=0)
     two.axhline(0.0, color=MUTED, linewidth=0.8)
     tidy(two, "x", "held-out residual")
-    two.set_title("2. What it got wrong on rows it had not seen", fontsize=10, color=INK)
+    two.set_title("2. Its errors on held-out rows", fontsize=10, color=INK)
 
     plot_band(three, grid, mean, model.predict_interval(grid), X[:, 0], y)
     three.plot(grid[:, 0], np.sin(2.0 * grid[:, 0]) + 0.5 * grid[:, 0], "--", color=TRUTH)
     tidy(three, "x", "y")
-    three.set_title("3. Together, calibrated: 95 % intervals", fontsize=10, color=INK)
+    three.set_title("3. Mean and calibrated 95 % interval", fontsize=10, color=INK)
 
     plot_pit(four, model.predict_cdf(new, outcome))
-    four.set_title("How it holds on 2000 new rows", fontsize=10, color=INK)
+    four.set_title("4. Check of calibration on 2000 new rows", fontsize=10, color=INK)
     return figure

@@ -25,7 +25,7 @@ def houses(n=200, seed=0):
 
 
 def draw():
-    """The four inputs that matter most, found by shuffling each."""
+    """Draw slices along the four most important inputs, found by shuffling each."""
     X, price = houses()
     return ExactGPRegressor("matern32", ard=True, random_state=0).fit(X, price).plot()[0].figure
 

@@ -257,11 +257,11 @@ class ImageRow:
 
     Parameters
     ----------
-    place : int
+    row_number : int
     value : PIL image, array of uint8, bytes or path
     """
 
-    place: int
+    row_number: int
     value: Any
 
     def rgb(self) -> Image.Image:
@@ -270,14 +270,14 @@ class ImageRow:
             image = self._opened()
             if image.mode in _DEEP_MODES:
                 raise InputError(
-                    f"row {self.place} of X has more than eight bits per channel (mode "
+                    f"row {self.row_number} of X has more than eight bits per channel (mode "
                     f"{image.mode}). Scale it to 0..255 and use an array of uint8."
                 )
             return image.convert("RGB")
         except (OSError, SyntaxError, Image.DecompressionBombError) as error:
             raise InputError(
-                f"row {self.place} of X cannot be read as an image ({error}). Use the bytes or "
-                "the path of a complete JPEG or PNG file, or leave the row out."
+                f"row {self.row_number} of X cannot be read as an image ({error}). Use the bytes "
+                "or the path of a complete JPEG or PNG file, or remove the row."
             ) from error
 
     def _opened(self) -> Image.Image:

@@ -99,12 +99,8 @@ def brier(y: ArrayLike, proba: ArrayLike, classes: ArrayLike | None = None) -> f
 
     Parameters
     ----------
-    y : array-like of shape (n,)
-        Labels.
-    proba : array-like of shape (n, K)
-        Predicted probabilities of the classes.
-    classes : array-like of shape (K,), optional
-        The label of each column; the sorted labels of y by default.
+    y, proba, classes
+        As in :func:`log_loss`.
 
     Returns
     -------
@@ -145,12 +141,8 @@ def ece(
 
     Parameters
     ----------
-    y : array-like of shape (n,)
-        Labels.
-    proba : array-like of shape (n, K)
-        Predicted probabilities of the classes.
-    classes : array-like of shape (K,), optional
-        The label of each column; the sorted labels of y by default.
+    y, proba, classes
+        As in :func:`log_loss`.
     n_bins : int, default=15
         M, the number of bins.
     strategy : {"width", "mass"}, default="width"
@@ -266,15 +258,11 @@ def risk_coverage(
 
     Parameters
     ----------
-    y : array-like of shape (n,)
-        Labels.
-    proba : array-like of shape (n, K)
-        Predicted probabilities of the classes.
+    y, proba, classes
+        As in :func:`log_loss`.
     certainty : array-like of shape (n,), optional
         Any number that is larger for rows that are more certain; by default the largest probability
         of each row.
-    classes : array-like of shape (K,), optional
-        The label of each column; the sorted labels of y by default.
 
     Returns
     -------
@@ -376,12 +364,8 @@ def evaluate_classification(
 
     Parameters
     ----------
-    y : array-like of shape (n,)
-        Labels.
-    proba : array-like of shape (n, K)
-        Predicted probabilities of the classes.
-    classes : array-like of shape (K,), optional
-        The label of each column; the sorted labels of y by default.
+    y, proba, classes
+        As in :func:`log_loss`.
     certain : array-like of shape (n,), of bool, optional
         Whether the model calls a row certain.
 

@@ -296,20 +296,11 @@ def interval_width(
 
     .. math:: \tfrac{1}{n} \sum_i (u_i - l_i)
 
-    The arguments are those of :func:`coverage`, so that both can be called in the same way; the
-    outcomes are checked but not used.
-
     Parameters
     ----------
-    y : array-like of shape (n,)
-        Outcomes.
-    mean, std : array-like of shape (n,), optional
-        Means and standard deviations of a Gaussian predictive distribution, whose central interval
-        is used.
-    level : float, default=0.95
-        Probability of the central interval; used with mean and std only.
-    interval : array-like of shape (n, 2), optional
-        Lower and upper ends, instead of mean and std.
+    y, mean, std, level, interval
+        As in :func:`coverage`, so that both can be called in the same way; the outcomes y are
+        checked but not used.
 
     Examples
     --------
