@@ -1,9 +1,9 @@
-"""twostagegp: a predictive distribution that you can trust, without hand-tuning.
+"""twostagegp: Gaussian process regression with calibrated predictive distributions.
 
-A first stage predicts the mean, a second models the uncertainty of what is left, and held-out
-rows calibrate the result.
+A first stage predicts the mean, a second stage models the variance of its held-out residuals, and
+held-out rows calibrate the result.
 
-Names are imported when they are first used (PEP 562): ``import twostagegp`` costs nothing, and
+Names are imported when they are first used (PEP 562): ``import twostagegp`` is fast, and
 ``twostagegp --help`` answers without loading torch.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: Where each public name lives; None: it is a module of this package.
+#: The module of each public name; None if the name is itself a module of this package.
 _HOMES = {
     "CVPlusRegressor": "estimators.cv_plus",
     "ExactGPRegressor": "estimators.exact_gp",
