@@ -7,7 +7,7 @@ judge it. Three questions are kept apart here:
 - **Is the distribution calibrated?** Does the stated share of the outcomes fall where the model
   said? :func:`coverage` asks it of one interval, :func:`qice` of ten bins of equal predicted
   probability. A finite test set gives a perfect model a QICE above zero; :func:`qice_floor` says
-  how much. Of a target with few levels, :func:`randomised_pit` makes something that both can judge.
+  how much. Of a target with few levels, :func:`randomized_pit` makes something that both can judge.
 - **Is it sharp as well?** Proper scores reward calibration and sharpness together: :func:`nlpd`,
   :func:`crps` (of any distribution: :func:`crps_from_quantiles`) and :func:`pinball`.
   :func:`interval_width` is sharpness alone, while :func:`hc_rmse` and :func:`lc_rmse` ask whether
@@ -44,7 +44,7 @@ from twostagegp.metrics.regression import nlpd as nlpd
 from twostagegp.metrics.regression import pinball as pinball
 from twostagegp.metrics.regression import qice as qice
 from twostagegp.metrics.regression import qice_floor as qice_floor
-from twostagegp.metrics.regression import randomised_pit as randomised_pit
+from twostagegp.metrics.regression import randomized_pit as randomized_pit
 from twostagegp.metrics.regression import rmse as rmse
 
 __all__ = [
@@ -67,7 +67,7 @@ __all__ = [
     "pinball",
     "qice",
     "qice_floor",
-    "randomised_pit",
+    "randomized_pit",
     "risk_coverage",
     "rmse",
 ]

@@ -7,7 +7,7 @@ judge it. Three questions are kept apart here:
 - **Is the distribution calibrated?** Does the stated share of the outcomes fall where the model
   said? :func:`coverage` asks it of one interval, :func:`qice` of ten bins of equal predicted
   probability. A finite test set gives a perfect model a QICE above zero; :func:`qice_floor` says
-  how much. Of a target with few levels, :func:`randomised_pit` makes something that both can judge.
+  how much. Of a target with few levels, :func:`randomized_pit` makes something that both can judge.
 - **Is it sharp as well?** Proper scores reward calibration and sharpness together: :func:`nlpd`,
   :func:`crps` (of any distribution: :func:`crps_from_quantiles`) and :func:`pinball`.
   :func:`interval_width` is sharpness alone, while :func:`hc_rmse` and :func:`lc_rmse` ask whether
@@ -40,7 +40,7 @@ __all__ = [
     "pinball",
     "qice",
     "qice_floor",
-    "randomised_pit",
+    "randomized_pit",
     "rmse",
 ]
 
@@ -215,7 +215,7 @@ def qice_floor(n: int, n_bins: int = 10) -> float:
     return float(100.0 * 2.0 * nu * (1.0 - p) * stats.binom.pmf(nu, n, p) / n)
 
 
-def randomised_pit(
+def randomized_pit(
     lower: ArrayLike, upper: ArrayLike, random_state: int | np.random.Generator = 0
 ) -> Array:
     r"""Probability integral transform of a target with few levels, drawn inside its cells.
@@ -245,7 +245,7 @@ def randomised_pit(
     Heads or tails, foretold as what it is:
 
     >>> heads = np.random.default_rng(1).random(10_000) < 0.5
-    >>> u = randomised_pit(np.where(heads, 0.5, 0.0), np.where(heads, 1.0, 0.5))
+    >>> u = randomized_pit(np.where(heads, 0.5, 0.0), np.where(heads, 1.0, 0.5))
     >>> qice(pit=u) < 2 * qice_floor(10_000)
     True
     """

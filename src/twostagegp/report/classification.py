@@ -201,12 +201,12 @@ def _fit_words(report: Any) -> list[str]:
 
 def _tried(model: Any) -> list[dict[str, str]]:
     """Kernels that were tried, by held-out log loss."""
-    rows = sorted(model.search_, key=lambda row: (not np.isfinite(row.loss), row.loss))
+    rows = sorted(_mean_rows(model), key=lambda row: (not np.isfinite(row["score"]), row["score"]))
     return [
         {
-            "kernel": row.label if row.view == "columns" else f"{row.label} ({row.view})",
-            "loss": number(row.loss) if np.isfinite(row.loss) else "failed",
-            "seconds": f"{row.seconds:.2f}",
+            "kernel": row["kernel"],
+            "loss": number(row["score"]) if np.isfinite(row["score"]) else "failed",
+            "seconds": f"{row['seconds']:.2f}",
         }
         for row in rows[:15]
     ]
@@ -214,17 +214,14 @@ def _tried(model: Any) -> list[dict[str, str]]:
 
 def _tried_pictures(model: Any) -> list[Picture]:
     """The same as a picture, where there was a choice; kernels in use in the second colour."""
-    tried = [row for row in model.search_ if np.isfinite(row.loss)]
-    if len(tried) < 2:
-        return []
-    used = model.fit_report_.mean
-    rows = [
-        {
-            "stage": "mean",
-            "kernel": row.label if row.view == "columns" else f"{row.label} ({row.view})",
-            "score": row.loss,
-            "weight": float(f"{row.label} ridge ({row.view})" in used),
-        }
-        for row in tried
+    rows = SearchRecord(_mean_rows(model))
+    return search_pictures(rows, "log loss of held-out rows, less is better")
+
+
+def _mean_rows(model: Any) -> list[dict[str, Any]]:
+    """Kernels of the mean, with the suffix of the plain scaling removed from their labels."""
+    return [
+        {**row, "kernel": row["kernel"].removesuffix(" (columns)")}
+        for row in model.search_
+        if row["stage"] == "mean"
     ]
-    return search_pictures(SearchRecord(rows), "log loss of held-out rows, less is better")
