@@ -34,7 +34,7 @@ from twostagegp.estimators import prediction, shortcuts, updating
 from twostagegp.estimators.fit_report import FitReport
 from twostagegp.estimators.fitted import FittedRegression, FittedTarget
 from twostagegp.estimators.reporting import announce
-from twostagegp.estimators.validation import check_parameters
+from twostagegp.estimators.validation import check_parameters, raised_noise_floor
 from twostagegp.runtime.device import resolve_device
 from twostagegp.runtime.threads import show_log, threads_of_fit
 from twostagegp.runtime.transaction import unchanged_on_error
@@ -44,9 +44,6 @@ from twostagegp.training.schedule import Training
 __all__ = ["BaseGPRegressor"]
 
 Array = NDArray[np.float64]
-
-#: Lowest noise floor at which float32 factorisations are reliable on a standardised target.
-_FLOAT32_FLOOR = 1e-4
 
 
 class BaseGPRegressor(RegressorMixin, BaseEstimator):
@@ -74,7 +71,7 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
 
     @abstractmethod
     def _fit_target(self, data: Prepared, seed: int) -> Any:
-        """Fit one standardised target; returns a TargetFit."""
+        """Fit one standardised target and return a TargetFit."""
 
     @abstractmethod
     def _describe(self, data: Prepared, fit: Any) -> FitReport:
@@ -413,4 +410,4 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
     @property
     def _floor(self) -> float:
         """Noise floor on the standardised target, raised for float32."""
-        return max(self.noise_floor, _FLOAT32_FLOOR if self.dtype == "float32" else 0.0)
+        return raised_noise_floor(self.noise_floor, self.dtype)

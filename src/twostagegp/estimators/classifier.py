@@ -52,6 +52,7 @@ from twostagegp.estimators.validation import (
     at_least,
     check_parameters,
     is_kernel,
+    raised_noise_floor,
 )
 from twostagegp.pipeline.settings import DEFAULTS, Settings
 from twostagegp.runtime.device import resolve_device
@@ -357,7 +358,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
             self.residuals,
             int(self.n_neighbors),
             self.training,
-            self.noise_floor if self.dtype == "float64" else max(self.noise_floor, 1e-4),
+            raised_noise_floor(self.noise_floor, self.dtype),
             (DEFAULTS if self.settings is None else self.settings).classes,
         )
 

@@ -59,10 +59,10 @@ def _is_mean(value: Any) -> bool:
 class TwoStageGPRegressor(GPyTorchExports, BaseGPRegressor):
     """Gaussian process regression that chooses its mean, kernel and noise by held-out scores.
 
-    Three parts, each trained on what the one before it got wrong on rows it had not seen: a
-    stack of kernel ridge regressions predicts the mean; a zero-mean GP on its held-out
-    residuals gives the variance; held-out z-scores calibrate it. The defaults are meant to be
-    left alone; docs/defaults.md has the evidence for each.
+    The model has three parts, each trained on the held-out errors of the one before: a stack of
+    kernel ridge regressions predicts the mean; a zero-mean GP on its held-out residuals gives the
+    variance; held-out z-scores calibrate the variance. docs/defaults.md has the evidence for each
+    default.
 
     Parameters
     ----------
@@ -226,13 +226,13 @@ class TwoStageGPRegressor(GPyTorchExports, BaseGPRegressor):
 
     @classmethod
     def from_paper(cls, **overrides: Any) -> TwoStageGPRegressor:
-        """The settings of the paper's Table 5, as constructor parameters.
+        """Return an estimator with the settings of the paper's Table 5.
 
         Stage 1 is classical kernel ridge with the L1 Laplacian or the RBF kernel, gamma = 1/d
         and a penalty from {1e-5, ..., 1}, both by held-out error; stage 2 a GP on *in-sample*
         residuals, its kernel by the ratio test (Algorithms 2 and 3), AdamW with cosine warm
         restarts, 100 steps at 0.1 on a subsample of 500 rows and 10 steps at 0.1 on all; no
-        calibration. Readings of what the paper leaves open: docs/paper_settings.md.
+        calibration. How open points of the paper were read: docs/paper_settings.md.
 
         With ``method="neighbors"`` those of Table 7: the same ridge from the 50 nearest rows, and
         a GP trained by 200 steps at 0.1 on a random subsample of 1000 residuals.
@@ -299,7 +299,7 @@ class TwoStageGPRegressor(GPyTorchExports, BaseGPRegressor):
         return fit
 
     def _method(self, data: Prepared) -> tuple[str, str]:
-        """The engine, and why."""
+        """Return the engine, and why it was chosen."""
         if self.method != "auto":
             return self.method, "asked for"
         rows, limits = data.rows, self._settings.method

@@ -188,7 +188,7 @@ def _cases(a: Answered, rows: TestRows, order: list[tuple[str, float]]) -> list[
 def _fit_words(report: Any) -> list[str]:
     return [
         f"The training table had {plural(report.n_rows, 'row')}, "
-        f"{plural(report.n_features, 'column')} and "
+        f"{plural(report.n_features, 'column')} in use and "
         f"{plural(report.n_classes, 'class', 'classes')}. Method: {report.method} "
         f"({report.method_reason}).",
         f"What is most probable comes from: {report.mean}. The weights are those that gave "
