@@ -275,88 +275,6 @@ def test_a_folder_of_format_1_still_loads():
     np.testing.assert_allclose(std, expected["std"], rtol=1e-7)
 
 
-def _rename(parts, name, **names):
-    for part in parts:
-        if part["class"] == name:
-            state = part["state"]
-            part["state"] = {names.get(key, key): value for key, value in state.items()}
-
-
-@pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize(
-    ("old", "objective", "selection"),
-    [
-        ("loo", "loo", "heldout"),
-        ("nll", "nll", "heldout"),
-        ("misspecification", "loo", "misspecification"),
-        ({"tuple": ["nll", "misspecification"]}, "nll", ("heldout", "misspecification")),
-        (["loo", "loo"], "loo", ("heldout", "heldout")),
-    ],
-)
-def test_the_old_meaning_of_selection_is_read(models, forge, version, old, objective, selection):
-    def change(parts):
-        for part in parts:
-            if part["class"] == "TwoStageGPRegressor":
-                del part["state"]["objective"]
-                part["state"]["selection"] = old
-
-    loaded = twostagegp.load(forge("exact", structure(change), {"format": version}))
-    assert (loaded.objective, loaded.selection) == (objective, selection)
-    np.testing.assert_allclose(predictions(loaded)[0], predictions(models("exact"))[0], rtol=1e-9)
-    assert loaded.search_ == models("exact").search_
-
-
-@pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize(("calibrate", "calibration"), [(True, "scale"), (False, None)])
-def test_old_parameters_of_gpnn_are_read(models, forge, version, calibrate, calibration):
-    def change(parts):
-        _rename(parts, "GPNNRegressor", objective="hyperparameters", calibration="calibrate")
-        _set(parts, "GPNNRegressor", "calibrate", calibrate)
-        _set(parts, "GPNNRegressor", "preprocess", "standardise")
-        _rename(parts, "FitReport", full_factorizations="full_factorisations")
-
-    loaded = twostagegp.load(forge("gpnn", structure(change), {"format": version}))
-    model = models("gpnn")
-    assert (loaded.objective, loaded.calibration) == (model.objective, calibration)
-    assert loaded.preprocess == "standardize"
-    assert loaded.fit_report_.full_factorizations == model.fit_report_.full_factorizations
-    np.testing.assert_allclose(predictions(loaded)[0], predictions(model)[0], rtol=1e-9)
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_the_old_report_and_search_of_a_classifier_are_read(models, forge, version):
-    sizes = ["n_rows", "n_distinct_rows", "n_features", "n_classes", "constant_columns"]
-    parts_of_fit = ["method", "method_reason", "device", "mean", "variance", "calibration"]
-    old = [*sizes, *parts_of_fit, "alpha_eps", "log_loss", "seconds", "encoded_columns"]
-
-    def change(parts):
-        for part in parts:
-            if part["class"] == "FitReport":
-                kept = {key: part["state"][key] for key in old}
-                kept["n_distinct"] = kept.pop("n_distinct_rows")
-                part.update({"class": "ClassReport", "state": kept})
-            if part["class"] == "TwoStageGPClassifier":
-                tried = [k for k, each in enumerate(parts) if each["class"] == "Tried"]
-                part["state"]["search_"] = [{"part": k} for k in tried]
-
-    model = models("classes")
-    loaded = twostagegp.load(forge("classes", structure(change), {"format": version}))
-    assert loaded.search_ == model.search_
-    for name in (*old, "dtype", "noise_std", "refit_due"):
-        assert getattr(loaded.fit_report_, name) == getattr(model.fit_report_, name)
-    np.testing.assert_allclose(loaded.predict_proba(NEW), model.predict_proba(NEW), rtol=1e-9)
-
-
-def test_the_search_record_of_older_files_is_made_from_the_fitted_parts(models, forge):
-    def change(parts):
-        record = {"class": "SearchRecord", "state": {"rows": [], "mean": None, "variance": None}}
-        parts[-1]["state"]["search_"] = {"part": len(parts) - 1}
-        parts.insert(len(parts) - 1, record)
-
-    loaded = twostagegp.load(forge("exact", structure(change)))
-    assert loaded.search_ == models("exact").search_
-
-
 # --- size ----------------------------------------------------------------------------------------
 
 
@@ -824,7 +742,7 @@ def test_links_are_refused(forge, tmp_path):
 
 
 def test_other_formats_are_told_from_damage(forge):
-    for version in (2, 0, "1", True, None, [1]):
+    for version in (3, 0, "1", True, None, [1]):
         path = forge("gpnn", lambda files: files, {"format": version, "library": "9.9"})
         with pytest.raises(ModelFileError, match=r"9\.9"):
             twostagegp.load(path)

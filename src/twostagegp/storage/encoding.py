@@ -102,6 +102,8 @@ class Encoder:
 
     def _state(self, value: Any, name: str, part: Part) -> dict[str, Any]:
         attributes = dict(value.__dict__)
+        if name == "SearchRecord":
+            attributes["rows"] = list(value)
         state: dict[str, Any] = {}
         for key, held in attributes.items():
             if key in part.forgotten:

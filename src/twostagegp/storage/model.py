@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,13 @@ from sklearn.utils.validation import check_is_fitted
 from twostagegp.errors import MemoryBudgetError, ModelFileError
 from twostagegp.runtime.optional import require
 from twostagegp.storage.folder import read_files, read_manifest, write_folder
-from twostagegp.storage.upgrades import upgraded
+from twostagegp.storage.renames import with_present_names
+from twostagegp.storage.upgrades import from_format_1
 
 __all__ = ["FORMAT", "load", "save_model"]
 
-#: Version of the format that is written, and the versions that are read.
+#: Version of the format that is written; ``_UPGRADES`` has those that are read.
 FORMAT = 2
-_READABLE = (1, 2)
 #: Largest structure that is read.
 _MODEL_BYTES = 1 << 30
 
@@ -103,10 +103,10 @@ def load(path: str | PathLike[str], device: str = "cpu") -> Any:
     folder = Path(path)
     manifest = read_manifest(folder)
     version = manifest.get("format")
-    if type(version) is not int or version not in _READABLE:
+    if type(version) is not int or version not in _UPGRADES:
         raise ModelFileError(
             f"{folder} has format {str(version)[:20]}, written by twostagegp "
-            f"{str(manifest.get('library'))[:20]}; this version reads {list(_READABLE)}. "
+            f"{str(manifest.get('library'))[:20]}; this version reads {sorted(_UPGRADES)}. "
             "Install a newer twostagegp."
         )
     files = read_files(folder, manifest)
@@ -115,7 +115,7 @@ def load(path: str | PathLike[str], device: str = "cpu") -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return _read(manifest, files, place)
+            return _read(manifest, files, place, _UPGRADES[version])
     except ModelFileError as error:
         raise ModelFileError(f"{folder} cannot be loaded: {error}") from error
     except MemoryBudgetError as error:  # with the numbers, which are the way out
@@ -145,8 +145,13 @@ def _is_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in told)
 
 
-def _read(manifest: Mapping[str, Any], files: Mapping[str, bytes], device: Any) -> Any:
-    """Return the model that the files describe."""
+def _read(
+    manifest: Mapping[str, Any],
+    files: Mapping[str, bytes],
+    device: Any,
+    upgrade: Callable[[Any], Any],
+) -> Any:
+    """Make the model of the files; ``upgrade`` rewrites the parts of an older format."""
     from twostagegp.storage.decoding import Decoder
     from twostagegp.storage.estimators import load_estimator
     from twostagegp.storage.registry import FRONT_DOORS
@@ -161,7 +166,7 @@ def _read(manifest: Mapping[str, Any], files: Mapping[str, bytes], device: Any) 
         key: value if value.flags.writeable else value.copy() for key, value in loaded.items()
     }
     estimators = [load_estimator(files[f"sklearn-{k}"]) for k in range(len(files) - 2)]
-    model = Decoder(arrays, estimators, device).parts(upgraded(structure["parts"]))
+    model = Decoder(arrays, estimators, device).parts(upgrade(structure["parts"]))
     name = type(model).__name__
     if name not in FRONT_DOORS or name != manifest.get("class"):
         raise ModelFileError(f"it describes a {name} instead of a {manifest.get('class')}.")
@@ -207,3 +212,10 @@ def _try(model: Any) -> None:
     fine = all(each.shape == shape and np.isfinite(each).all() for each in answers)
     if not fine:
         raise ModelFileError("its predictions are of another shape, or not finite.")
+
+
+#: Formats that are read, and how the parts of each become those of the present one.
+_UPGRADES: dict[int, Callable[[Any], Any]] = {
+    1: from_format_1,
+    FORMAT: with_present_names,
+}

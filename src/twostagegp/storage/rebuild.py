@@ -10,6 +10,7 @@ __all__ = [
     "make_column",
     "make_local_rows",
     "make_ridge",
+    "make_search_record",
     "rebuild_latents",
     "rebuild_posterior",
 ]
@@ -48,6 +49,11 @@ def make_local_rows(cls: Any, fields: dict[str, Any]) -> Any:
     made = cls.__new__(cls)
     made.__dict__.update(fields, _index=None)
     return made
+
+
+def make_search_record(cls: Any, fields: dict[str, Any]) -> Any:
+    """A list with two attributes."""
+    return cls(fields["rows"], fields["mean"], fields["variance"])
 
 
 def rebuild_posterior(posterior: Any) -> None:

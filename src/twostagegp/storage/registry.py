@@ -251,6 +251,11 @@ PARTS: dict[str, Part] = {
         "penalty_shift:number evaluations:int full_evaluations:int refit_evaluations:int "
         "seconds:number full_seconds:number gradient_norm:number failure:str",
     ),
+    "SearchRecord": _part(  # in older files
+        "search.stages",
+        "rows:list mean:KernelSearch|none variance:KernelSearch|none",
+        make=rebuild.make_search_record,
+    ),
     "KernelSearch": _part(
         "search.kernel_search",
         "best:any best_label:str decided_early:bool entries:list index:array model:str "
