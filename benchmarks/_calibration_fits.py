@@ -11,7 +11,7 @@ deviation, as the peers' is.
 **Few levels.** A target with an atom (a value that many rows share) has no continuous law, and the
 distribution function at the outcome is not uniform for any model. Where the largest atom exceeds
 5 % of the table, QICE and coverage come from a randomised PIT
-(:func:`twostagegp.metrics.randomised_pit`), with cells between the midpoints of neighbouring
+(:func:`twostagegp.metrics.randomized_pit`), with cells between the midpoints of neighbouring
 training values.
 
 **GPNN's protocol.** Random splits of 7/9 and 2/9, inputs whitened by their principal components and
@@ -302,7 +302,7 @@ def _coverage(level: float) -> str:
 
 def _randomised(model: Any, X: Array, y: Array, y_train: Array, seed: int) -> Array:
     lower, upper = (_unit(model.predict_cdf(X, end)) for end in cells(y, y_train))
-    return metrics.randomised_pit(lower, upper, random_state=seed)
+    return metrics.randomized_pit(lower, upper, random_state=seed)
 
 
 def _unit(probability: Array) -> Array:

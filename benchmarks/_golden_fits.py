@@ -251,7 +251,7 @@ _EXACT: dict[str, Configuration] = {
     "exact-misspecification": lambda: _fit(
         _exact(mean="search", selection="misspecification", **_TWO_KERNELS), numbers(100)
     ),
-    "exact-nll": lambda: _fit(_exact(selection="nll", variance_objective="nll"), numbers(90)),
+    "exact-nll": lambda: _fit(_exact(objective="nll", variance_objective="nll"), numbers(90)),
     "exact-scale": lambda: _fit(_exact(calibration="scale", **_TWO_KERNELS), numbers(100)),
     "exact-uncalibrated": lambda: _fit(
         _exact(calibration=None, residuals="insample", **_TWO_KERNELS), numbers(100)
@@ -284,7 +284,7 @@ _LARGE_TABLES: dict[str, Configuration] = {
     ),
     "neighbors-forest": lambda: _fit(_neighbors(mean=_forest(), variance="rbf"), numbers(400)),
     "neighbors-nll": lambda: _fit(
-        _neighbors(selection="nll", variance_objective="nll", **_TWO_KERNELS), numbers(400)
+        _neighbors(objective="nll", variance_objective="nll", **_TWO_KERNELS), numbers(400)
     ),
     "neighbors-misspecification": lambda: _fit(
         _neighbors(mean="search", selection="misspecification", **_TWO_KERNELS), numbers(120)
@@ -322,9 +322,9 @@ _SINGLE_STAGE: dict[str, Configuration] = {
     "single-update": lambda: _update(_single(), repeated(150), 120),
     "single-exports": lambda: _exports(_single(), numbers(100)),
     "gpnn": lambda: _fit(_gpnn(), numbers(500)),
-    "gpnn-neighbors": lambda: _fit(_gpnn(hyperparameters="neighbors"), numbers(500)),
+    "gpnn-neighbors": lambda: _fit(_gpnn(objective="neighbors"), numbers(500)),
     "gpnn-standardise": lambda: _fit(
-        _gpnn(preprocess="standardise", calibrate=False, ard=True), numbers(500)
+        _gpnn(preprocess="standardize", calibration=None, ard=True), numbers(500)
     ),
     "gpnn-groups": lambda: _fit(_gpnn(), repeated(400), groups=groups_of, sample_weight=weights_of),
     "gpnn-update": lambda: _update(_gpnn(), repeated(400), 300),

@@ -76,7 +76,7 @@ def regression(model: Any, table: Table) -> Outcome:
         "quantiles": lambda: model.predict_quantiles(X, LEVELS),
         "cdf": lambda: model.predict_cdf(X, y),
         "logpdf": lambda: model.predict_logpdf(X, y),
-        "sample": lambda: model.sample_y(X, 3, random_state=4),
+        "sample": lambda: model.sample_y(X, 3, random_state=4, joint=False),
         "covariance": lambda: model.predict(X[:FEW], return_cov=True)[1],
         "joint_sample": lambda: model.sample_y(X[:FEW], 3, joint=True, random_state=5),
     }

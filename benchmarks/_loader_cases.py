@@ -240,7 +240,7 @@ def _use(path: Path, base: Stored, number: int) -> str:
     elif number % 3 == 0:
         answer = model.predict_interval(points, 0.4)
     elif number % 3 == 1 and hasattr(model, "sample_y"):
-        answer = model.sample_y(points, 2, random_state=0)
+        answer = model.sample_y(points, 2, random_state=0, joint=False)
     else:
         answer = model.predict(points)
     return "model" if np.isfinite(np.asarray(answer, dtype=float)).all() else "not finite"

@@ -64,5 +64,5 @@ def fit_facts(model: Any) -> dict[str, Any]:
         "calibration_factor": factor,
         "evaluations": report.evaluations,
         "full_evaluations": report.full_evaluations,
-        "full_factorisations": report.full_factorisations,
+        "full_factorisations": report.full_factorizations,
     }

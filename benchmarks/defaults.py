@@ -42,7 +42,7 @@ VARIANTS: Mapping[str, Variant] = {
     "mean=search": Variant("mean", {"mean": "search"}),
     "ard=False": Variant("form of the kernels", {"ard": False}),
     "ard=True": Variant("form of the kernels", {"ard": True}),
-    "selection=nll": Variant("objective of the mean", {"selection": "nll"}),
+    "objective=nll": Variant("objective of the mean", {"objective": "nll"}),
     "two kernels": Variant("kernels", {"kernels": ("rbf", "laplacian")}),
     "penalty not tuned": Variant("penalty", settings={"mean.penalty_shifts": (0.0,)}),
     "no refits": Variant("held-out residuals", settings={"mean.refit_rows": 0}),

@@ -148,10 +148,10 @@ def measure_fit(n: int, model: str, device: torch.device, cap: float) -> Record:
         return record | {"nlpd": -float(density.mean()), "steps": peer.steps}
     told = ours.fit_report_
     m = told.n_distinct_rows
-    arithmetic = told.full_factorisations * 2.0 * m**3 / 3.0 + QUERIES * float(m) ** 2
+    arithmetic = told.full_factorizations * 2.0 * m**3 / 3.0 + QUERIES * float(m) ** 2
     return record | {
         "nlpd": -float(np.mean(ours.predict_logpdf(X_new, y_new))),
-        "factorisations": told.full_factorisations,
+        "factorisations": told.full_factorizations,
         "arithmetic": arithmetic,
         "predicted_bytes": exact_bytes(m, device),
         "seconds": told.seconds,

@@ -117,7 +117,7 @@ def large_fit(split: Split) -> Facts:
     fitted = model.fit_report_
     return {
         "n": fitted.n_distinct_rows,
-        "full_factorisations": fitted.full_factorisations,
+        "full_factorisations": fitted.full_factorizations,
         "full_evaluations": fitted.full_evaluations,
         "evaluations_saved": fitted.evaluations - fitted.full_evaluations,
         "seconds_saved": fitted.seconds_saved,

@@ -223,9 +223,9 @@ def measure_engine(rows: int, points: int, device: str) -> Record:
     model = GPNNRegressor(
         kernel="matern32",
         n_neighbors=NEIGHBOURS,
-        hyperparameters="neighbors",
+        objective="neighbors",
         ard=True,
-        preprocess="standardise",
+        preprocess="standardize",
         device=device,
         random_state=0,
     )

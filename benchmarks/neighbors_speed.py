@@ -157,9 +157,9 @@ def _bare(ard: bool) -> Fit:
         model = GPNNRegressor(
             kernel="matern32",
             n_neighbors=NEIGHBOURS,
-            hyperparameters="neighbors",
+            objective="neighbors",
             ard=ard,
-            preprocess="standardise",
+            preprocess="standardize",
             random_state=seed,
         )
         return Ours(model.fit(X, y), float(np.std(y)))

@@ -242,7 +242,7 @@ def test_a_sample_of_all_rows_is_the_local_fit_with_weights_known_noise_and_two_
     np.testing.assert_allclose(mean.compute(), local.predict(points), **ROUNDING)
 
 
-@pytest.mark.parametrize("preprocess", ["whiten", "standardise"])
+@pytest.mark.parametrize("preprocess", ["whiten", "standardize"])
 def test_gpnn_equals_its_local_fit(client, preprocess):
     X, y = table()
     settings = {"n_neighbors": 15, "random_state": 0, "preprocess": preprocess}

@@ -22,7 +22,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from twostagegp import Training, TwoStageGPClassifier, TwoStageGPWarning
+from twostagegp import (
+    Training,
+    TwoStageGPClassifier,
+    TwoStageGPRegressor,
+    TwoStageGPWarning,
+)
 from twostagegp.classification.dirichlet import Dirichlet
 from twostagegp.classification.probability import sampled_softmax
 from twostagegp.classification.table import make_table
@@ -549,7 +554,8 @@ def test_a_wide_table():
     model = TwoStageGPClassifier(**options).fit(X[:40], y[:40])
     assert model.score(X[40:], y[40:]) >= 0.7
     assert model.fit_report_.log_loss < 0.6
-    assert {each.view for each in model.search_} == {"columns", "common", "unit"}
+    tried = [row["kernel"] for row in model.search_ if row["stage"] == "mean"]
+    assert {label.split(" (")[1] for label in tried} == {"columns)", "common)", "unit)"}
 
 
 # --- awkward tables and bad arguments ------------------------------------------------------------
@@ -583,7 +589,7 @@ def test_rows_that_contradict_each_other(stages):
     y = (rng.uniform(size=120) < p).astype(int)
     model = TwoStageGPClassifier(stages=stages, **QUICK).fit(X, y)
     assert np.abs(model.predict_proba(X)[:, 1] - p).mean() < 0.1
-    assert model.fit_report_.n_distinct <= 24
+    assert model.fit_report_.n_distinct_rows <= 24
 
 
 def test_a_table_of_six_rows():
@@ -603,7 +609,7 @@ def test_progress_and_a_report_can_be_read(capsys):
     X, y, _ = blobs(40, 2)
     model = TwoStageGPClassifier(**RIDGE, verbose=1).fit(X, y)
     text = str(model.fit_report_)
-    assert "40 rows (40 distinct), 2 columns, 2 classes" in text
+    assert "40 rows (0 repeated), 2 columns in use, 2 classes" in text
     assert "held-out log loss" in capsys.readouterr().err
 
 
@@ -675,3 +681,20 @@ def _trained(table):
     everything = np.arange(len(table))
     dirichlet = Dirichlet(0.05, 3, 0.0)
     return train_latents(table, choices, dirichlet, None, everything, None, "loo", 1e-6, rng)
+
+
+def test_report_and_search_have_the_types_of_regressors():
+    X, y, _ = blobs(60, 2)
+    classes = TwoStageGPClassifier(**RIDGE).fit(X, y)
+    numbers = TwoStageGPRegressor(random_state=0).fit(X, X[:, 0])
+    assert type(classes.fit_report_) is type(numbers.fit_report_)
+    assert type(classes.search_) is type(numbers.search_)
+    rows = classes.search_
+    assert {row["stage"] for row in rows} == {"mean", "variance"}
+    for row in (*rows, *numbers.search_):
+        assert {"stage", "kernel", "score", "weight", "failure"} <= set(row)
+    report = classes.fit_report_
+    assert report.candidates + report.variance_candidates == list(rows)
+    assert (report.noise_std, numbers.fit_report_.n_classes) == (None, None)
+    best = min((row for row in rows if row["stage"] == "variance"), key=lambda row: row["score"])
+    assert (best["kernel"], best["weight"]) == (classes.variance_.label, 1.0)

@@ -12,6 +12,7 @@ from scipy import stats
 from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
 from sklearn.exceptions import NotFittedError
+from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import GridSearchCV
@@ -284,6 +285,20 @@ class TestDistribution:
             model.sample_y(new, 3, random_state=5), model.sample_y(new, 3, random_state=5)
         )
         assert np.any(model.sample_y(new, 3, random_state=5) != model.sample_y(new, 3))
+
+    def test_sample_y_is_called_as_in_scikit_learn(self):
+        X, y = table()
+        ours = ExactGPRegressor("rbf", random_state=0).fit(X, y)
+        theirs = GaussianProcessRegressor(optimizer=None).fit(X, y)
+        for model in (ours, theirs):
+            draws = model.sample_y(X[:4], 3, 7)
+            assert draws.shape == (4, 3)
+            np.testing.assert_array_equal(draws, model.sample_y(X[:4], n_samples=3, random_state=7))
+            assert model.sample_y(X[:4]).shape == (4, 1)
+            np.testing.assert_array_equal(model.sample_y(X[:4]), model.sample_y(X[:4], 1, 0))
+        np.testing.assert_array_equal(
+            ours.sample_y(X[:4], 3, 7), ours.sample_y(X[:4], 3, 7, joint=True)
+        )
 
     @pytest.mark.parametrize(
         ("call", "word"),
@@ -578,12 +593,12 @@ class TestOptions:
         if isinstance(variance, str) and variance != "search":
             assert model.variance_.label == variance
 
-    @pytest.mark.parametrize("selection", ["loo", "nll"])
+    @pytest.mark.parametrize("objective", ["loo", "nll"])
     @pytest.mark.parametrize("residuals", ["heldout", "insample"])
     @pytest.mark.parametrize("calibration", ["local", "scale", None])
-    def test_residuals_and_calibration(self, selection, residuals, calibration):
+    def test_residuals_and_calibration(self, objective, residuals, calibration):
         X, y = table(60)
-        options = {"selection": selection, "residuals": residuals, "calibration": calibration}
+        options = {"objective": objective, "residuals": residuals, "calibration": calibration}
         model = quick(mean="search", kernels=SMALL, **options).fit(X, y)
         assert np.all(model.predict(X, return_std=True)[1] > 0)
         assert len(model.calibration_.z) == 60

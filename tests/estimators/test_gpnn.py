@@ -50,17 +50,17 @@ def rms(values):
 # --- against the exact GP ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("preprocess", ["whiten", "standardise"])
+@pytest.mark.parametrize("preprocess", ["whiten", "standardize"])
 @pytest.mark.parametrize("kernel", ["rbf", "matern12", "laplacian", "rq"])
 def test_with_all_rows_it_is_the_exact_gp(kernel, preprocess):
     X, y = table(80, 3)
-    model = gpnn(kernel=kernel, preprocess=preprocess, n_neighbors=80, calibrate=False).fit(X, y)
+    model = gpnn(kernel=kernel, preprocess=preprocess, n_neighbors=80, calibration=None).fit(X, y)
     gp, fit, data = model.gp_, model.fitted_.fits[0], model.fitted_.data[0]
     exact = ExactEngine(gp.rows).condition(gp.kernel, gp.parameters)
     new = np.vstack([X[:5], table(20, 3, seed=9)[0], np.full((1, 3), 30.0)])
     Z = torch.as_tensor(data.scaling.inputs(new))
     Z = Z if fit.whitening is None else fit.whitening(Z)
-    assert (fit.whitening is None) == (preprocess == "standardise")
+    assert (fit.whitening is None) == (preprocess == "standardize")
     scale = data.scaling.y_scale
     mean, std = model.predict(new, return_std=True)
     expected = data.scaling.y_mean + scale * exact.mean(Z).numpy()
@@ -74,7 +74,7 @@ def test_with_all_rows_it_is_the_exact_gp(kernel, preprocess):
 
 def test_one_block_of_all_rows_trains_as_the_exact_gp_does():
     X, y = table(120)
-    options = {"preprocess": "standardise", "calibrate": False, "n_neighbors": 120}
+    options = {"preprocess": "standardize", "calibration": None, "n_neighbors": 120}
     near = gpnn(n_blocks=1, block_rows=120, **options).fit(X, y)
     exact = ExactGPRegressor("rbf", random_state=0).fit(X, y)
     np.testing.assert_allclose(near.gp_.parameters, exact.gp_.parameters, atol=0.02)
@@ -94,19 +94,19 @@ def test_a_point_far_outside_has_the_prior():
 # --- how good it is ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("hyperparameters", ["blocks", "neighbors"])
-@pytest.mark.parametrize("preprocess", ["whiten", "standardise"])
-def test_a_smooth_function_is_learned(hyperparameters, preprocess):
-    model = gpnn(hyperparameters=hyperparameters, preprocess=preprocess).fit(*table(700))
+@pytest.mark.parametrize("objective", ["blocks", "neighbors"])
+@pytest.mark.parametrize("preprocess", ["whiten", "standardize"])
+def test_a_smooth_function_is_learned(objective, preprocess):
+    model = gpnn(objective=objective, preprocess=preprocess).fit(*table(700))
     X, y = table(3000, seed=9)
     assert rms(model.predict(X) - y) < 1.15 * NOISE
     low, high = model.predict_interval(X).T
     assert 0.9 < np.mean((low < y) & (y < high)) < 0.98
     (row,) = model.search_
-    assert row["kernel"] == ("rbf/nll" if hyperparameters == "blocks" else "rbf/loo")
+    assert row["kernel"] == ("rbf/nll" if objective == "blocks" else "rbf/loo")
     assert row["evaluations"] > 0
     report = model.fit_report_
-    assert (report.method, report.full_factorisations) == ("neighbors", 0)
+    assert (report.method, report.full_factorizations) == ("neighbors", 0)
     assert report.calibration.startswith("scale, factor")
     assert str(report)
 
@@ -123,7 +123,7 @@ def test_whitened_columns_may_be_mixed_in_any_way():
 
 def test_ard_finds_the_column_that_matters():
     X, _ = table(200, 3)
-    model = gpnn(ard=True, preprocess="standardise").fit(X, np.sin(3 * X[:, 1]))
+    model = gpnn(ard=True, preprocess="standardize").fit(X, np.sin(3 * X[:, 1]))
     assert max(model.relevance_, key=model.relevance_.get) == "x1"
     assert model.gp_.kernel.label == "rbf-ard"
 
@@ -136,7 +136,7 @@ def test_any_kernel():
 
 
 def test_a_gpytorch_kernel_trained_on_neighbours():
-    model = gpnn(kernel=gk.RBFKernel(), hyperparameters="neighbors", n_neighbors=10)
+    model = gpnn(kernel=gk.RBFKernel(), objective="neighbors", n_neighbors=10)
     assert model.fit(*table(60)).score(*table(200, seed=9)) > 0.7
 
 
@@ -229,7 +229,7 @@ def test_calibrated_z_scores_have_mean_square_one(n_calibration, rows, monkeypat
 
 def test_without_calibration_the_factor_is_one():
     X, y = table(150)
-    raw, calibrated = gpnn(calibrate=False).fit(X, y), gpnn().fit(X, y)
+    raw, calibrated = gpnn(calibration=None).fit(X, y), gpnn().fit(X, y)
     assert raw.fitted_.fits[0].factor == 1.0
     assert raw.fit_report_.calibration == "none"
     np.testing.assert_array_equal(raw.predict(X), calibrated.predict(X))
@@ -344,7 +344,7 @@ def test_a_posterior_for_two_threads_at_a_time():
 # --- predictions ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("preprocess", ["whiten", "standardise"])
+@pytest.mark.parametrize("preprocess", ["whiten", "standardize"])
 def test_the_diagonal_of_the_covariance_is_the_squared_std(preprocess):
     X, y = table(200)
     Y = np.column_stack([y, -3.0 * y + 7.0])
@@ -404,7 +404,7 @@ def test_rows_of_a_group_do_not_calibrate_each_other():
         aware = gpnn().fit(X, y, groups=groups)
     assert aware.fitted_.fits[0].factor > blind.fitted_.fits[0].factor
     (note,) = aware.fit_report_.warnings
-    assert "hyperparameters='neighbors'" in note
+    assert "objective='neighbors'" in note
     # The likelihood of blocks has not seen them.
     np.testing.assert_array_equal(aware.gp_.parameters, blind.gp_.parameters)
     assert blind.fit_report_.warnings == []
@@ -413,8 +413,8 @@ def test_rows_of_a_group_do_not_calibrate_each_other():
 def test_without_calibration_nothing_holds_groups_out_of_blocks():
     X, y, groups = shifted_groups()
     with pytest.warns(TwoStageGPWarning, match="no calibration to hold them out"):
-        model = gpnn(calibrate=False).fit(X, y, groups=groups)
-    same(model, gpnn(calibrate=False).fit(X, y), X, rtol=0, atol=0)
+        model = gpnn(calibration=None).fit(X, y, groups=groups)
+    same(model, gpnn(calibration=None).fit(X, y), X, rtol=0, atol=0)
 
 
 def test_neighbours_are_trained_without_the_own_group(monkeypatch):
@@ -426,7 +426,7 @@ def test_neighbours_are_trained_without_the_own_group(monkeypatch):
 
     monkeypatch.setattr(NeighborEngine, "problem", recorded)
     X, y, groups = shifted_groups()
-    model = gpnn(hyperparameters="neighbors").fit(X, y, groups=groups)
+    model = gpnn(objective="neighbors").fit(X, y, groups=groups)
     assert model.fit_report_.warnings == []
     assert problems
     for problem in problems:
@@ -502,9 +502,9 @@ def test_a_schedule_on_a_subsample_is_refused(training, request):
 
 def test_an_optimiser_of_blocks_is_refused_where_there_are_none():
     for model in (
-        gpnn(training=Training(steps=5), hyperparameters="neighbors"),
-        GPNNRegressor.from_paper(hyperparameters="neighbors"),
+        gpnn(training=Training(steps=5), objective="neighbors"),
+        GPNNRegressor.from_paper(objective="neighbors"),
     ):
-        with pytest.raises(InputError, match=r"for hyperparameters='blocks'.*training=None"):
+        with pytest.raises(InputError, match=r"for objective='blocks'.*training=None"):
             model.fit(*table(30))
-    GPNNRegressor.from_paper(hyperparameters="neighbors", training=None).fit(*table(30))
+    GPNNRegressor.from_paper(objective="neighbors", training=None).fit(*table(30))

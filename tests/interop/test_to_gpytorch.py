@@ -196,9 +196,14 @@ class TestWithoutMeaning:
     def test_other_engines_are_refused_with_advice(self):
         X, y = table()
         model = quick(method="neighbors", mean="constant", variance="rbf").fit(X, y)
-        for fitted in (model, GPNNRegressor(random_state=0).fit(X, y)):
-            with pytest.raises(InputError, match=r"method='neighbors'.*method='exact'"):
-                fitted.to_gpytorch()
+        with pytest.raises(InputError, match=r"method='neighbors'.*method='exact'"):
+            model.to_gpytorch()
+
+    @pytest.mark.parametrize("name", ["to_gpytorch", "to_botorch"])
+    def test_only_estimators_that_can_be_exact_have_an_export(self, name):
+        assert hasattr(TwoStageGPRegressor(), name)
+        assert hasattr(ExactGPRegressor(), name)
+        assert not hasattr(GPNNRegressor(), name)
 
     def test_a_constant_target_is_refused(self):
         X, _ = table()

@@ -123,20 +123,20 @@ def test_qice_floor_is_the_mean_score_of_a_calibrated_model():
     assert np.mean(scores) == pytest.approx(metrics.qice_floor(50), abs=4 * error)
 
 
-def test_a_randomised_pit_lies_in_its_cell_and_follows_the_seed():
+def test_a_randomized_pit_lies_in_its_cell_and_follows_the_seed():
     lower, upper = np.array([0.0, 0.2, 0.5, 0.7]), np.array([0.1, 0.2, 0.5000001, 1.0])
-    u = metrics.randomised_pit(lower, upper, random_state=3)
+    u = metrics.randomized_pit(lower, upper, random_state=3)
     assert np.all((lower <= u) & (u <= upper))
-    assert np.array_equal(u, metrics.randomised_pit(lower, upper, np.random.default_rng(3)))
-    assert not np.array_equal(u, metrics.randomised_pit(lower, upper))
+    assert np.array_equal(u, metrics.randomized_pit(lower, upper, np.random.default_rng(3)))
+    assert not np.array_equal(u, metrics.randomized_pit(lower, upper))
 
 
-def test_a_rounded_target_is_calibrated_by_its_randomised_pit_only():
+def test_a_rounded_target_is_calibrated_by_its_randomized_pit_only():
     rng = np.random.default_rng(7)
     mean = rng.normal(size=20_000)
     y = np.round(mean + 0.4 * rng.normal(size=20_000))
     law = stats.norm(mean, 0.4)
-    u = metrics.randomised_pit(law.cdf(y - 0.5), law.cdf(y + 0.5))
+    u = metrics.randomized_pit(law.cdf(y - 0.5), law.cdf(y + 0.5))
     assert metrics.qice(pit=u) < 3 * metrics.qice_floor(20_000)
     assert metrics.qice(pit=law.cdf(y)) > 10 * metrics.qice_floor(20_000)
     assert stats.kstest(u, "uniform").pvalue > 0.01
@@ -313,9 +313,9 @@ def test_bad_input_is_named(name, y, mean, std, message):
         (lambda: metrics.crps_from_quantiles([0.0], [[0.0]], [0.4]), "midpoints"),
         (lambda: metrics.crps_from_quantiles([0.0], [[0.0, 1.0]], [0.75, 0.25]), "midpoints"),
         (lambda: metrics.crps_from_quantiles([0.0], [[0.0]], [0.25, 0.75]), r"shape \(1, 2\)"),
-        (lambda: metrics.randomised_pit([0.1], [0.2, 0.3]), "upper has 2 rows, but lower has 1"),
-        (lambda: metrics.randomised_pit([0.3], [0.2]), r"lower\[0\] = 0.3 exceeds upper\[0\]"),
-        (lambda: metrics.randomised_pit([0.3], [1.2]), r"but upper\[0\] = 1.2"),
+        (lambda: metrics.randomized_pit([0.1], [0.2, 0.3]), "upper has 2 rows, but lower has 1"),
+        (lambda: metrics.randomized_pit([0.3], [0.2]), r"lower\[0\] = 0.3 exceeds upper\[0\]"),
+        (lambda: metrics.randomized_pit([0.3], [1.2]), r"but upper\[0\] = 1.2"),
         (lambda: metrics.hc_rmse([0.0], [0.0], [1.0], q=1.0), "q must lie strictly"),
         (lambda: metrics.joint_nll([0.0], [0.0], [1.0]), r"cov must have shape \(1, 1\)"),
         (lambda: metrics.joint_nll([0.0] * 2, [0.0] * 2, [[1, 0], [1, 1]]), "symmetric"),
@@ -359,7 +359,7 @@ def test_incomplete_or_contradictory_arguments_are_refused():
 
 
 def test_messages_name_the_invalid_row():
-    refused(metrics.randomised_pit, [0.1, 0.5, 0.5], [0.2, 0.5, 0.4], match=r"lower\[2\] = 0.5 exc")
+    refused(metrics.randomized_pit, [0.1, 0.5, 0.5], [0.2, 0.5, 0.4], match=r"lower\[2\] = 0.5 exc")
     refused(metrics.coverage, [0, 0, 0], interval=[[0, 1], [1, 1], [2, 1]], match=r"interval\[2\]")
     refused(metrics.nlpd, [0, 0, 0], [0, 0, 0], [1.0, 0.0, -1.0], match=r"std\[1\] = 0.0")
 

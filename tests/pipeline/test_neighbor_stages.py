@@ -61,7 +61,7 @@ def test_the_stack_has_convex_weights_and_few_ridges(fitted):
 def test_the_report_says_what_was_done(fitted):
     report = fitted.fit_report_
     assert (report.method, report.method_reason) == ("neighbors", "asked for")
-    assert report.full_factorisations == report.full_evaluations == 0
+    assert report.full_factorizations == report.full_evaluations == 0
     assert report.evaluations > 0
     assert report.mean == fitted.mean_.label
     tried = [row for row in fitted.search_ if row["stage"] == "mean"]

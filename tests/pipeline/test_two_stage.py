@@ -138,7 +138,7 @@ def test_the_report_counts_every_factorisation_of_all_rows(monkeypatch):
     monkeypatch.setattr(problem, "safe_cholesky", counting)
     # The local scale has a ridge of its own, whose factors are not of the table's target.
     model = TwoStageGPRegressor(calibration="scale", **FEW).fit(X, y)
-    assert model.fit_report_.full_factorisations == counted[0]
+    assert model.fit_report_.full_factorizations == counted[0]
 
 
 def test_the_warm_start_says_what_it_saved():

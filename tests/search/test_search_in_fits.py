@@ -76,7 +76,7 @@ def test_held_out_selection_has_no_ratio_test():
 
 def test_the_record_is_drawn_for_either_way_of_choosing():
     X, y = wave()
-    for selection in ("loo", "misspecification"):
+    for selection in ("heldout", "misspecification"):
         model = TwoStageGPRegressor(
             kernels=("rbf", "matern12"), mean="search", selection=selection, **FEW
         ).fit(X, y)
@@ -122,7 +122,9 @@ def test_the_single_stage_search_of_table_1():
         ExactGPRegressor(selection="loo").fit(X, y)
 
 
-@pytest.mark.parametrize("selection", ["ratio", ("loo",), ("loo", "ratio"), None, 3])
+@pytest.mark.parametrize(
+    "selection", ["ratio", "loo", "nll", ("heldout",), ("heldout", "ratio"), None, 3]
+)
 def test_an_unknown_selection_is_named(selection):
     with pytest.raises(InputError, match="selection="):
         TwoStageGPRegressor(selection=selection).fit(*wave())

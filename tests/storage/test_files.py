@@ -146,7 +146,7 @@ def predictions(model, points=NEW):
         *model.predict(points, return_std=True),
         model.predict_interval(points, level=0.9),
         model.predict_quantiles(points, [0.1, 0.5, 0.8]),
-        model.sample_y(points, 3, random_state=0),
+        model.sample_y(points, 3, random_state=0, joint=False),
         model.predict(points[:4], return_cov=True)[1],
     ]
 
@@ -742,7 +742,7 @@ def test_links_are_refused(forge, tmp_path):
 
 
 def test_other_formats_are_told_from_damage(forge):
-    for version in (2, 0, "1", True, None, [1]):
+    for version in (3, 0, "1", True, None, [1]):
         path = forge("gpnn", lambda files: files, {"format": version, "library": "9.9"})
         with pytest.raises(ModelFileError, match=r"9\.9"):
             twostagegp.load(path)

@@ -19,7 +19,7 @@ from twostagegp import (
 REGRESSORS = {
     "default": TwoStageGPRegressor(),
     "one kernel": TwoStageGPRegressor(mean="matern32", variance="rbf", ard=False),
-    "likelihood": TwoStageGPRegressor(selection="nll"),
+    "likelihood": TwoStageGPRegressor(objective="nll"),
     "float32": TwoStageGPRegressor(dtype="float32"),
     "scale": TwoStageGPRegressor(mean="search", calibration="scale", ard=True),
     "uncalibrated": TwoStageGPRegressor(calibration=None, variance_objective="nll"),
@@ -28,7 +28,7 @@ REGRESSORS = {
         "neighbors", mean=["rbf", "laplacian"], dtype="float32"
     ),
     "neighbors likelihood": TwoStageGPRegressor(
-        "neighbors", mean="search", selection="nll", n_neighbors=15
+        "neighbors", mean="search", objective="nll", n_neighbors=15
     ),
     "vecchia": TwoStageGPRegressor("vecchia", mean="search", n_neighbors=10),
     "exact gp": ExactGPRegressor("search", kernels=("rbf", "matern12", "rq"), ard=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -183,9 +183,9 @@ def column_hints() -> Iterator[None]:
 
 
 def report_of(model: Any) -> dict[str, Any]:
-    """Return the fit report as plain values, without the list of all candidates."""
-    report = asdict(model.fit_report_)
-    return {name: value for name, value in report.items() if not name.endswith("candidates")}
+    """Return the fields of the fit report that apply, without the lists of all candidates."""
+    report = model.fit_report_.to_dict().items()
+    return {name: value for name, value in report if value is not None and "candidates" not in name}
 
 
 def held_out_scores(model: Any) -> dict[str, float]:

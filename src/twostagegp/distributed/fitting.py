@@ -181,5 +181,5 @@ def model_for_workers(model: Any) -> Any:
         slim = replace(data, rows=data.rows.subset(no_rows), merged=data.merged.subset(no_rows))
         targets.append(replace(target, data=slim))
     light.fitted_ = replace(model.fitted_, targets=tuple(targets))
-    light.fit_report_ = light.search_ = None
+    light.fit_report_ = None
     return light

@@ -9,7 +9,6 @@ and Dask are reached through ``shortcuts``.
 from __future__ import annotations
 
 import time
-import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from os import PathLike
@@ -31,12 +30,11 @@ from twostagegp.data.columns.tables import (
 from twostagegp.data.dask_detection import is_dask
 from twostagegp.data.scaling import Prepared, prepare
 from twostagegp.engines.memory import several_targets
-from twostagegp.errors import TwoStageGPWarning
 from twostagegp.estimators import prediction, shortcuts, updating
 from twostagegp.estimators.fit_report import FitReport
 from twostagegp.estimators.fitted import FittedRegression, FittedTarget
-from twostagegp.estimators.reporting import print_report
-from twostagegp.estimators.validation import check_parameters
+from twostagegp.estimators.reporting import announce
+from twostagegp.estimators.validation import check_parameters, raised_noise_floor
 from twostagegp.runtime.device import resolve_device
 from twostagegp.runtime.threads import show_log, threads_of_fit
 from twostagegp.runtime.transaction import unchanged_on_error
@@ -46,9 +44,6 @@ from twostagegp.training.schedule import Training
 __all__ = ["BaseGPRegressor"]
 
 Array = NDArray[np.float64]
-
-#: Lowest noise floor at which float32 factorisations are reliable on a standardised target.
-_FLOAT32_FLOOR = 1e-4
 
 
 class BaseGPRegressor(RegressorMixin, BaseEstimator):
@@ -65,7 +60,6 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
     columns_: TableEncoder | None
     fitted_: FittedRegression
     fit_report_: Any
-    search_: Any
 
     # --- what a regressor defines ----------------------------------------------------------------
 
@@ -77,7 +71,7 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
 
     @abstractmethod
     def _fit_target(self, data: Prepared, seed: int) -> Any:
-        """Fit one standardised target; returns a TargetFit."""
+        """Fit one standardised target and return a TargetFit."""
 
     @abstractmethod
     def _describe(self, data: Prepared, fit: Any) -> FitReport:
@@ -174,23 +168,25 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
         return self
 
     def _report(self, total: float) -> None:
-        """Set ``fit_report_`` and ``search_``, and give at most one warning."""
+        """Set ``fit_report_``, give at most one warning, and print the report on request."""
         reports = [self._describe(each.data, each.fit) for each in self.fitted_.targets]
         for report in reports:
             report.seconds["total"] = total
             report.encoded_columns = [] if self.columns_ is None else self.columns_.lines()
         self.fit_report_ = self.fitted_.per_target(reports)
-        searches = [
-            SearchRecord(report.candidates + report.variance_candidates, *fit.searches)
-            for report, fit in zip(reports, self.fitted_.fits, strict=True)
-        ]
-        self.search_ = self.fitted_.per_target(searches)
-        notes = sorted({note for report in reports for note in report.warnings})
-        if notes:
-            warnings.warn(" ".join(notes), TwoStageGPWarning, stacklevel=4)
-        if self.verbose:
-            for report in reports:
-                print_report(report)
+        announce(reports, self.verbose, stacklevel=5)
+
+    @property
+    def search_(self) -> Any:
+        """Every candidate kernel of both stages: a SearchRecord, or a list with one per target."""
+        fits = self.fitted_.fits
+        reports = [self.fit_report_] if self.fitted_.is_1d else self.fit_report_
+        return self.fitted_.per_target(
+            [
+                SearchRecord(report.candidates + report.variance_candidates, *fit.searches)
+                for report, fit in zip(reports, fits, strict=True)
+            ]
+        )
 
     def update(
         self,
@@ -329,15 +325,22 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
         return prediction.of_z(self, X, y, lambda shape, z, sigma: shape.logpdf(z) - np.log(sigma))
 
     def sample_y(
-        self, X: Any, n_samples: int = 1, joint: bool = False, random_state: Any = 0
+        self, X: Any, n_samples: int = 1, random_state: Any = 0, *, joint: bool = True
     ) -> Array:
-        """Draw observations at X.
+        """Draw observations at X, jointly as in scikit-learn's GaussianProcessRegressor.
 
         Parameters
         ----------
+        X : data frame or array-like of shape (n, d)
+        n_samples : int
+            Number of draws.
+        random_state : int, RandomState or None
+            The same number gives the same draws in every call.
         joint : bool
-            True draws whole functions (plus noise): dependence from the joint covariance, every
-            row's own distribution as its margin. False draws every row alone.
+            True draws all rows together: a function plus noise, correlated as in the joint
+            covariance (``return_cov``), with the calibrated distribution of each row as its margin.
+            This takes memory and time for n × n matrices. False draws each row independently, from
+            the same distributions; use it for many rows.
 
         Returns
         -------
@@ -402,65 +405,9 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
         """
         shortcuts.save(self, path, include_factors)
 
-    def to_gpytorch(self) -> Any:
-        """Return the fitted model as a GPyTorch ``ExactGP`` in eval mode, in units of X and y.
-
-        ``gp(X)`` is the distribution of the function and ``gp.likelihood(gp(X))`` that of an
-        observation; both can be differentiated in X. X has the columns of the fit; if the model
-        was fitted to a data frame, the encoded columns, ``model.columns_.transform(X)``.
-
-        The mean module is the fitted mean, the covariance that of the variance stage, and the
-        training targets are the fitted mean at the training rows, so that the posterior mean is
-        the fitted mean and the posterior variance that of part 2. A factor of
-        ``calibration="scale"`` is part of kernel and noise. The local scale g(x) of
-        ``calibration="local"`` is not: multiply variances by ``gp.local_factor(X)``, or use
-        :meth:`to_botorch`, which includes it. The shape of the distribution is always left out,
-        since a GP is Gaussian; ``model.predict_quantiles`` includes it.
-
-        Only for the exact method. Returns a list, one GP per target, if y had several columns.
-
-        Examples
-        --------
-        >>> import numpy as np, torch
-        >>> from twostagegp import ExactGPRegressor
-        >>> X = np.linspace(0, 1, 20)[:, None]
-        >>> model = ExactGPRegressor("rbf", random_state=0).fit(X, np.sin(6 * X[:, 0]))
-        >>> gp = model.to_gpytorch()
-        >>> new = torch.tensor([[0.33]], dtype=torch.float64)
-        >>> bool(np.allclose(gp(new).mean.numpy(), model.predict([[0.33]])))
-        True
-        """
-        return shortcuts.to_gpytorch(self)
-
-    def to_botorch(self, local_scale: bool = True) -> Any:
-        """Return the fitted model as a BoTorch ``Model``, for Bayesian optimisation.
-
-        Needs ``pip install 'twostagegp[botorch]'``. ``posterior(X)`` is a ``GPyTorchPosterior``,
-        joint over the q points of each batch and differentiable in X, with the mean and the latent
-        variance of ``predict``; ``observation_noise=True`` adds the noise. Columns are those of
-        :meth:`to_gpytorch`. Only for the exact method.
-
-        Parameters
-        ----------
-        local_scale : bool
-            Scale variances by the local scale of ``calibration="local"``, as ``predict`` does.
-            False multiplies all of them by its median, ``model.calibration_.factor``.
-
-        Examples
-        --------
-        >>> import numpy as np, torch
-        >>> from twostagegp import ExactGPRegressor
-        >>> X = np.linspace(0, 1, 20)[:, None]
-        >>> model = ExactGPRegressor("rbf", random_state=0).fit(X, np.sin(6 * X[:, 0]))
-        >>> posterior = model.to_botorch().posterior(torch.rand(5, 3, 1, dtype=torch.float64))
-        >>> posterior.mean.shape  # 5 batches of 3 points, 1 output
-        torch.Size([5, 3, 1])
-        """
-        return shortcuts.to_botorch(self, local_scale)
-
     # --- parameters ------------------------------------------------------------------------------
 
     @property
     def _floor(self) -> float:
         """Noise floor on the standardised target, raised for float32."""
-        return max(self.noise_floor, _FLOAT32_FLOOR if self.dtype == "float32" else 0.0)
+        return raised_noise_floor(self.noise_floor, self.dtype)

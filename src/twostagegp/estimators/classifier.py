@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from numbers import Integral, Real
 from os import PathLike
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -41,10 +39,10 @@ from twostagegp.data.columns.tables import (
 )
 from twostagegp.data.dask_detection import is_dask
 from twostagegp.engines.memory import check_dense_memory, dense_bytes
-from twostagegp.errors import InputError, TwoStageGPWarning
+from twostagegp.errors import InputError
 from twostagegp.estimators import shortcuts
 from twostagegp.estimators.fitted import FittedClasses
-from twostagegp.estimators.reporting import print_report
+from twostagegp.estimators.reporting import announce, class_candidates, class_report
 from twostagegp.estimators.validation import (
     KERNEL,
     KERNELS_LIST,
@@ -54,6 +52,7 @@ from twostagegp.estimators.validation import (
     at_least,
     check_parameters,
     is_kernel,
+    raised_noise_floor,
 )
 from twostagegp.pipeline.settings import DEFAULTS, Settings
 from twostagegp.runtime.device import resolve_device
@@ -61,9 +60,10 @@ from twostagegp.runtime.memory import available_bytes
 from twostagegp.runtime.prediction_checks import require_finite
 from twostagegp.runtime.threads import limit_threads, no_denormals, show_log, threads_of_fit
 from twostagegp.runtime.transaction import unchanged_on_error
+from twostagegp.search.stages import SearchRecord
 from twostagegp.training.schedule import Training
 
-__all__ = ["ClassReport", "TwoStageGPClassifier"]
+__all__ = ["TwoStageGPClassifier"]
 
 Array = NDArray[np.float64]
 
@@ -71,58 +71,6 @@ Array = NDArray[np.float64]
 EXACT_ROWS = {"cpu": 6000, "cuda": 30_000}
 #: The same on a CPU for tables as wide as embeddings: neighbours there are far and slow to find.
 EXACT_ROWS_WIDE = 12_000
-
-
-@dataclass(frozen=True)
-class ClassReport:
-    """The record of a fit; ``str`` of it is a short text.
-
-    Attributes
-    ----------
-    n_rows, n_distinct, n_features : int
-    n_classes : int
-    method, method_reason : str
-    device : str
-    mean, variance, calibration : str
-        What each part came to; the mean of a single stage is that of the Gaussian process.
-    alpha_eps : float
-    log_loss : float
-        Of rows that were held out.
-    constant_columns : list of str
-    seconds : dict
-        By part, and in total.
-    encoded_columns : list of str
-        What each column that is not a plain number became.
-    """
-
-    n_rows: int
-    n_distinct: int
-    n_features: int
-    n_classes: int
-    method: str
-    method_reason: str
-    device: str
-    mean: str
-    variance: str
-    calibration: str
-    alpha_eps: float
-    log_loss: float
-    constant_columns: list[str]
-    seconds: dict[str, float]
-    encoded_columns: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        return "\n".join(
-            [
-                f"{self.n_rows} rows ({self.n_distinct} distinct), {self.n_features} columns, "
-                f"{self.n_classes} classes; {self.method} on {self.device} ({self.method_reason})",
-                f"mean: {self.mean}",
-                f"variance: {self.variance}, alpha_eps {self.alpha_eps:.3g}",
-                f"calibration: {self.calibration}; held-out log loss {self.log_loss:.4f}",
-                f"seconds: {', '.join(f'{k} {v:.1f}' for k, v in self.seconds.items())}",
-                *(f"column {line}" for line in self.encoded_columns),
-            ]
-        )
 
 
 def _is_stage_count(value: Any) -> bool:
@@ -142,7 +90,7 @@ def _is_mean_list(value: Any) -> bool:
 class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
     r"""Gaussian process classification in two stages, with probabilities that can be trusted.
 
-    Labels become regression targets by the Dirichlet transform, one latent function a class. A
+    Labels become regression targets by the Dirichlet transform, one latent function per class. A
     stack of kernel ridge regressions and a logistic regression, pooled by held-out log loss,
     predicts the latents; zero-mean Gaussian processes on what is left give their variance; held-out
     log loss sets the scale of both. Probabilities are means of the softmax over the latents.
@@ -153,11 +101,11 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
         1 is the single-stage baseline: the Gaussian process of the second stage, on the targets
         themselves, gives mean and variance.
     alpha_eps : "auto" or float
-        Dirichlet parameter of the classes that a row is not of; ``"auto"`` chooses it by held-out
-        log loss.
+        Dirichlet parameter of the classes that a row does not belong to; ``"auto"`` chooses it by
+        held-out log loss.
     latent_scale : "auto" or float
         Factor of the latents before the softmax; ``"auto"`` chooses factors of mean and variance,
-        and a bias a class, by held-out log loss.
+        and one bias per class, by held-out log loss.
     n_samples : int
         Draws of the latents behind a probability.
     smoothing : float
@@ -165,8 +113,9 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
     method : {"auto", "exact", "neighbors"}
         ``"neighbors"`` predicts from the nearest rows only.
     kernels : sequence of str or GPyTorch kernels
-        The dictionary. Tables of more than 30 columns are taken for embeddings: they are looked at
-        in three scalings, a linear kernel joins, and there is no lengthscale a column.
+        The dictionary. A table of more than 30 columns is treated as an embedding: kernels are
+        tried on three scalings of it, a linear kernel joins, and no kernel has one lengthscale
+        per column.
     ard : {"both", True, False}
     mean : "stack", "search", kernel, classifier, or list of these
         Part 1: ridges and a logistic regression; the single best ridge; one kernel; any
@@ -200,9 +149,9 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
     ----------
     classes_ : array of shape (K,)
     mean_, variance_, calibration_ : the fitted parts
-    fit_report_ : ClassReport
-    search_ : list
-        Every candidate ridge with its held-out log loss.
+    fit_report_ : FitReport
+    search_ : SearchRecord
+        Every candidate kernel of both stages with its score.
     columns_ : TableEncoder or None
         What became of the columns of a data frame.
     n_features_in_, feature_names_in_ : as in scikit-learn
@@ -291,12 +240,12 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def from_paper(cls, **overrides: Any) -> TwoStageGPClassifier:
-        """The settings of the paper's Table 8, as constructor parameters.
+        """Return an estimator with the settings of the paper's Table 8.
 
         RBF kernels, soft labels, AdamW with cosine warm restarts; two stages: a ridge, then a GP on
         its in-sample residuals by 50 steps at 0.1 on 200 random rows and 600 at 0.01 on all; one
-        stage: 600 steps at 0.1 on all rows. Nothing is calibrated. What the paper leaves open:
-        docs/paper_settings.md.
+        stage: 600 steps at 0.1 on all rows. Nothing is calibrated. How open points of the paper
+        were read: docs/paper_settings.md.
         """
         single = overrides.get("stages", 2) == 1
         training = Training(optimizer="adamw", steps=600, lr=0.1, schedule="cosine")
@@ -338,7 +287,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
         groups: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> TwoStageGPClassifier:
-        """Fit the model; where it raises, the model is as it was before.
+        """Fit the model; an error leaves the model as it was before.
 
         Parameters
         ----------
@@ -350,7 +299,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
             Rows with the same label (of one patient, of one document) are held out together
             wherever something is chosen or calibrated.
         sample_weight : array-like of shape (n,), optional
-            Counts: weight 2 is the row twice, weight 0 the row not there.
+            Counts: a row of weight 2 counts as two equal rows, a row of weight 0 is left out.
         """
         begin = time.perf_counter()
         with unchanged_on_error(self):
@@ -388,21 +337,12 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
             shape = (self.n_samples, table.n_classes)
             draws = np.random.default_rng(seed).standard_normal(shape)
             self.fitted_ = FittedClasses(fit, draws)
-            self._finish(table, method, reason, time.perf_counter() - begin)
+            report = class_report(table, fit, method, reason)
+            report.seconds["total"] = time.perf_counter() - begin
+            report.encoded_columns = [] if self.columns_ is None else self.columns_.lines()
+            self.fit_report_ = report
+            announce([report], self.verbose, stacklevel=3)
             return self
-
-    def update(self, X: Any, y: Any, **options: Any) -> NoReturn:
-        """Not for classifiers: a new label moves the targets and noises of every latent function.
-
-        Raises
-        ------
-        InputError
-            Always, with the way out.
-        """
-        raise InputError(
-            "TwoStageGPClassifier cannot be updated in this version: call fit with all rows. "
-            "TwoStageGPRegressor, ExactGPRegressor and GPNNRegressor can."
-        )
 
     def _options(self, method: str) -> ClassOptions:
         return ClassOptions(
@@ -418,7 +358,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
             self.residuals,
             int(self.n_neighbors),
             self.training,
-            self.noise_floor if self.dtype == "float64" else max(self.noise_floor, 1e-4),
+            raised_noise_floor(self.noise_floor, self.dtype),
             (DEFAULTS if self.settings is None else self.settings).classes,
         )
 
@@ -442,39 +382,11 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
             )
         return "exact", f"{m} distinct rows"
 
-    def _finish(self, table: ClassTable, method: str, reason: str, total: float) -> None:
-        fit = self.fitted_.fit
-        self.search_ = [] if fit.mean is None else fit.mean.tried
-        loss = fit.scale.loss
-        if np.isnan(loss) and fit.mean is not None:
-            loss = fit.mean.pool.loss
-        self.fit_report_ = ClassReport(
-            table.n_rows,
-            len(table),
-            self.n_features_in_,
-            table.n_classes,
-            method,
-            reason,
-            str(table.device),
-            "of the Gaussian process" if fit.mean is None else fit.mean.label,
-            fit.trained.label,
-            fit.scale.label,
-            fit.trained.dirichlet.alpha_eps,
-            loss,
-            table.constant_columns,
-            {**fit.seconds, "total": total},
-            [] if self.columns_ is None else self.columns_.lines(),
-        )
-        if table.constant_columns:
-            listed = ", ".join(table.constant_columns[:5])
-            more = len(table.constant_columns) - 5
-            warnings.warn(
-                f"constant columns were dropped: {listed}{f' and {more} more' if more > 0 else ''}",
-                TwoStageGPWarning,
-                stacklevel=3,
-            )
-        if self.verbose:
-            print_report(self.fit_report_)
+    @property
+    def search_(self) -> SearchRecord:
+        """Every candidate kernel of both stages; scores of the mean are held-out log losses."""
+        mean, variance = class_candidates(self.fitted_.fit)
+        return SearchRecord(mean + variance)
 
     @property
     def mean_(self) -> ClassMean | None:
@@ -494,14 +406,14 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
     # --- predictions -----------------------------------------------------------------------------
 
     def predict_proba(self, X: Any, method: str = "sampling") -> Array:
-        """Probabilities of the classes, shape (n, K), in the order of ``classes_``.
+        """Return the probabilities of the classes, shape (n, K), in the order of ``classes_``.
 
         Parameters
         ----------
         X : array-like of shape (n, d)
         method : {"sampling", "quadrature"}
             Mean of the softmax over ``n_samples`` draws of the latents, the same for all rows and
-            all calls; or an integral without chance.
+            all calls; or numerical integration, which draws nothing.
         """
         check_choice("method", method, ("sampling", "quadrature"))
         parts = []
@@ -515,16 +427,16 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
         return P
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The most probable class of every row, shape (n,)."""
+        """Return the most probable class of each row, shape (n,)."""
         best = self.predict_proba(X).argmax(1)
         return np.asarray(self.classes_[best])
 
     def predict_log_proba(self, X: Any) -> Array:
-        """Logarithms of the probabilities, shape (n, K)."""
+        """Return the logarithms of the probabilities, shape (n, K)."""
         return np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
 
     def predict_latent(self, X: Any) -> tuple[Array, Array]:
-        """Mean and standard deviation of the latent functions, each of shape (n, K)."""
+        """Return mean and standard deviation of the latent functions, each of shape (n, K)."""
         moments = list(self._moments(X))
         return (
             np.concatenate([mean for mean, _ in moments]),
@@ -532,9 +444,9 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
         )
 
     def sample_proba(self, X: Any, n_samples: int = 100, random_state: Any = None) -> Array:
-        """Class probabilities of draws of the latents, shape (n_samples, n, K).
+        """Return class probabilities for draws of the latents, shape (n_samples, n, K).
 
-        The draws of a call are common to all rows.
+        Each sample uses the same standard normal draw for all rows.
         """
         check_is_fitted(self, "fitted_")
         rng = check_random_state(random_state)
@@ -545,11 +457,11 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
     def predict_certainty(
         self, X: Any, level: float = 0.05, n_samples: int = 100, return_pvalue: bool = False
     ) -> Any:
-        r"""Which predictions are certain: a paired t-test between the two leading classes.
+        """Return which predictions are certain, by a t-test between the two leading classes.
 
-        A prediction is certain where the test of :mod:`twostagegp.classification.certainty` is
-        significant at ``level``. The more draws, the more predictions are certain: their number is
-        part of the definition, 100 as in the literature.
+        A prediction is certain if the paired test of :mod:`twostagegp.classification.certainty` is
+        significant at ``level``. More draws make more predictions certain, so their number is part
+        of the definition; 100 is that of the literature.
 
         Parameters
         ----------
@@ -639,7 +551,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
 
 
 def _refuse_dask(*values: Any) -> None:
-    """Raise an InputError for a Dask collection, which would be computed without a word."""
+    """Raise InputError for a Dask collection, which would otherwise be computed silently."""
     for value in values:
         if is_dask(value):
             raise InputError(

@@ -1,4 +1,4 @@
-r"""Intervals with a guarantee: cross-validation+ with full refits.
+r"""Intervals with guaranteed coverage: cross-validation+ with full refits.
 
 The rows are cut into K folds, row i being in fold k(i). A model fitted without that fold gives
 :math:`\mu_{-k(i)}` and :math:`\sigma_{-k(i)}`, and the score of the row is
@@ -9,9 +9,9 @@ The rows are cut into K folds, row i being in fold k(i). A model fitted without 
 
 The interval at x goes from the :math:`\lfloor \alpha (n + 1) \rfloor`-th smallest of the n values
 :math:`\mu_{-k(i)}(x) - R_i\, \sigma_{-k(i)}(x)` to the :math:`\lceil (1 - \alpha)(n + 1) \rceil`-th
-smallest of :math:`\mu_{-k(i)}(x) + R_i\, \sigma_{-k(i)}(x)`. Whatever the distribution of the data
-and however bad the models, if rows are exchangeable it holds a new observation with probability at
-least
+smallest of :math:`\mu_{-k(i)}(x) + R_i\, \sigma_{-k(i)}(x)`. If rows are exchangeable, it holds a
+new observation with at least the following probability, for any distribution of the data and any
+model:
 
 .. math::
 
@@ -19,7 +19,7 @@ least
     \;\ge\; 1 - 2 \alpha - \sqrt{2 / n}
 
 (Barber, Candès, Ramdas and Tibshirani 2021, theorem 4; :math:`1 - 2\alpha` for K = n); in practice
-close to :math:`1 - \alpha`. The price are K fits, and K predictions for every new row.
+close to :math:`1 - \alpha`. The cost is K more fits, and K predictions per new row.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from twostagegp.data.columns.tables import named_inputs, needs_encoding, trainin
 from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.estimators import shortcuts
 from twostagegp.estimators.validation import Where, at_least, check_parameters
+from twostagegp.pipeline.mean.build import is_regressor_like
 from twostagegp.pipeline.mean.crossfit import assign_folds
 from twostagegp.runtime.prediction_checks import predict_with, require_finite
 from twostagegp.runtime.transaction import unchanged_on_error
@@ -58,7 +59,7 @@ _CHUNK_ENTRIES = 1 << 23
 
 
 def guaranteed_level(level: float, n: int, n_folds: int) -> float:
-    """Coverage that an interval of CV+ is sure to have, see the module's formula.
+    """Return the guaranteed coverage of CV+ intervals, by the formula of the module.
 
     Examples
     --------
@@ -70,29 +71,25 @@ def guaranteed_level(level: float, n: int, n_folds: int) -> float:
     return max(0.0, 1.0 - 2.0 * alpha - slack)
 
 
-def _is_regressor_like(value: Any) -> bool:
-    return hasattr(value, "fit") and hasattr(value, "predict") and not isinstance(value, type)
-
-
 class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
-    """A regressor with the intervals of cross-validation+ around it.
+    """A regressor with prediction intervals by cross-validation+.
 
     Parameters
     ----------
     estimator : estimator, optional
-        Any regressor; ``TwoStageGPRegressor()`` by default. One that takes ``return_std`` in
-        ``predict`` gives intervals whose width depends on x, others give residuals of one size.
+        Any regressor; ``TwoStageGPRegressor()`` by default. If its ``predict`` takes
+        ``return_std``, the width of the intervals depends on x.
     n_folds : int
-        K; the number of refits. With K = n this is the jackknife+.
+        Number K of refits. K = n is the jackknife+.
     random_state : int, RandomState or None
-        Of the folds; estimators keep their own.
+        Seed of the folds; the estimator has its own.
 
     Attributes
     ----------
     estimator_ : the estimator fitted to all rows, for ``predict``
     estimators_ : list of the K refits
     scores_ : array of shape (n,)
-        R of every row.
+        Score R of each row.
     folds_ : integer array of shape (n,)
 
     Examples
@@ -110,7 +107,7 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "estimator": [Where("a regressor with fit and predict", holds=_is_regressor_like), None],
+        "estimator": [Where("a regressor with fit and predict", holds=is_regressor_like), None],
         "n_folds": [at_least(2)],
         "random_state": ["random_state"],
     }
@@ -121,23 +118,25 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, groups: ArrayLike | None = None) -> CVPlusRegressor:
-        """Fit the estimator to all rows and once without each fold; all, or nothing.
+        """Fit the estimator to all rows, and once without each fold.
+
+        An error leaves the model as it was before.
 
         Parameters
         ----------
         X : data frame or array-like of shape (n, d)
-            Columns of any kind: the estimator is given the frame, and learns the rules of
-            docs/tables.md in each refit from the rows that it is fitted to. Where it is a single
-            regressor that takes numbers only, a ``TableEncoder`` is put in front of it.
+            Columns of any kind. The estimator receives the frame, and each refit learns the
+            encoding of docs/tables.md from its own rows. A regressor that takes numbers only is
+            fitted behind a ``TableEncoder``.
         y : array-like of shape (n,)
         groups : array-like of shape (n,), optional
-            Rows with the same label are in one fold, and an estimator whose ``fit`` takes groups
-            is given them. The guarantee is then about rows of new groups, and only as good as
-            groups are many and exchangeable.
+            Rows with the same label are in one fold, and groups are passed on if the estimator's
+            ``fit`` takes them. The guarantee is then about rows of new groups; it needs many groups
+            that are exchangeable.
         """
         with unchanged_on_error(self):
             check_parameters(self)
-            # Gaps are the estimator's business.
+            # Missing values are left to the estimator.
             options = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 2}
             both = (options, {**options, "ensure_2d": False})
             table, y = training_table(self, X, y, validate_separately=both)
@@ -162,7 +161,7 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
                 model = self._fit(_safe_indexing(X, ~out), y[~out], rest, encode)
                 self.estimators_.append(model)
                 with warnings.catch_warnings():
-                    # That a level or a gap was in one fold only is no news about new rows.
+                    # A level or gap that occurs in one fold only needs no warning here.
                     warnings.simplefilter("ignore", TwoStageGPWarning)
                     mean, std = _moments(model, _safe_indexing(X, out))
                 self.scores_[out] = np.abs(y[out] - mean) / std
@@ -174,7 +173,7 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         return tags
 
     def _template(self) -> Any:
-        """The estimator, not fitted."""
+        """Return the estimator to clone, not fitted."""
         if self.estimator is not None:
             return self.estimator
         from twostagegp.estimators.regressor import TwoStageGPRegressor
@@ -201,19 +200,19 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         return pd.DataFrame(array, columns=self.feature_names_in_) if named else array
 
     def predict(self, X: Any) -> Array:
-        """Prediction of the estimator that was fitted to all rows, shape (n,)."""
+        """Return the prediction of the estimator fitted to all rows, shape (n,)."""
         X = self._checked(X)
         mean = np.asarray(predict_with(self.estimator_, X))
         require_finite(mean)
         return mean
 
     def guaranteed_level(self, level: float = 0.95) -> float:
-        """Coverage that intervals of ``level`` are sure to have if rows are exchangeable."""
+        """Return the guaranteed coverage of intervals of ``level`` if rows are exchangeable."""
         check_is_fitted(self, "estimators_")
         return guaranteed_level(level, len(self.scores_), len(self.estimators_))
 
     def predict_interval(self, X: Any, level: float = 0.95) -> Array:
-        """Interval of CV+; unbounded where there are too few rows for the level.
+        """Return the interval of CV+; it is infinite if there are too few rows for the level.
 
         Returns
         -------
@@ -250,7 +249,7 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
 
 
 def _takes_numbers_only(model: Any) -> bool:
-    """Whether a regressor has no rules of its own for columns, nor a part that may have some."""
+    """Return whether neither a regressor nor a part of it encodes columns by itself."""
     parts = [value for value in model.get_params().values() if hasattr(value, "fit")]
     knows = "missing" in model.get_params(deep=False) or get_tags(model).input_tags.categorical
     return not (parts or hasattr(model, "steps") or knows)
@@ -258,7 +257,7 @@ def _takes_numbers_only(model: Any) -> bool:
 
 @contextmanager
 def _each_warning_once() -> Iterator[None]:
-    """What K refits have to say alike about new rows is said once."""
+    """Give a warning that several of the K refits raise only once."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         yield
@@ -267,11 +266,11 @@ def _each_warning_once() -> Iterator[None]:
 
 
 def _moments(model: Any, X: Any) -> tuple[Array, Array]:
-    """Mean and standard deviation; ones where the model has none."""
+    """Return mean and standard deviation; ones if the model has no standard deviation."""
     try:
         mean, std = predict_with(model, X, return_std=True)
     except TypeError:
         mean = np.asarray(predict_with(model, X), dtype=np.float64)
         return mean, np.ones(len(mean))
-    # Where a model is sure of everything, as a constant is, residuals must still be finite.
+    # A constant model may have a standard deviation of 0; scores must still be finite.
     return np.asarray(mean), np.maximum(np.asarray(std), math.sqrt(np.finfo(float).tiny))

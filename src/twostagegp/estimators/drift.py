@@ -1,19 +1,19 @@
-r"""Whether predictions still hold: a test on new rows, before the model learns from them.
+r"""A test on new rows, before they are added, of whether the model still predicts them correctly.
 
-A row that comes in has a predictive distribution F from the rows before it, and
-:math:`z = \Phi^{-1}(F(y))` is standard normal where the model holds. Nothing holds exactly, so the
-hypothesis is a band, normal z with :math:`|E z| \le 1/4`, :math:`E z^2 \le 5/4` and
-:math:`\mathrm{Var}\, z \ge 4/5`. Against it stand ratios of normal densities beyond the band and at
-its edge,
+A new row has a predictive distribution F given the rows before it, and
+:math:`z = \Phi^{-1}(F(y))` is standard normal if the model is correct. No model is exactly correct,
+so the hypothesis is a band: normal z with :math:`|E z| \le 1/4`, :math:`E z^2 \le 5/4` and
+:math:`\mathrm{Var}\, z \ge 4/5`. The evidence against it are ratios of normal densities beyond the
+band and at its edge,
 
 .. math::
 
     e_j(z) = \frac{N(z; \mu_j, \tau_j^2)}{N(z; m_j, s_j^2)} , \qquad E\, e_j(z) \le 1
     \text{ inside of the band,}
 
-for errors that became larger, smaller, or have a direction. Their products over rows,
-:math:`E_{jb}` for the rows of update b, are evidence that may be looked at after every update. As
-nobody knows at which one a change begins, all beginnings have a share
+for errors that became larger, became smaller, or are biased. Their products over rows,
+:math:`E_{jb}` for the rows of update b, may be inspected after every update. Since the update at
+which a change begins is unknown, each possible beginning b has the weight
 :math:`w_b = 1 / (b (b + 1))`,
 
 .. math::
@@ -59,7 +59,7 @@ _BAND = (
 
 
 def normal_scores(shape: Shape, z: Array) -> Array:
-    """Scores in units of sigma, of any shape, as normal ones, none beyond ``LARGEST``.
+    """Return z-scores of a shape as standard normal scores, clipped at ``LARGEST``.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def normal_scores(shape: Shape, z: Array) -> Array:
 
 
 def log_ratios(z: Array) -> Array:
-    """Logarithms of e of the module's formula, shape (n, J)."""
+    """Return the logarithms of e in the module's formula, shape (n, J)."""
     mean, variance, edge_mean, edge_variance = np.array(_BAND).T
     beyond = (z[:, None] - mean) ** 2 / variance + np.log(variance)
     edge = (z[:, None] - edge_mean) ** 2 / edge_variance + np.log(edge_variance)
@@ -81,14 +81,14 @@ def log_ratios(z: Array) -> Array:
 
 
 def start_evidence() -> list[float]:
-    """Log S before the first update."""
+    """Return log S before the first update."""
     return [-math.inf] * len(_BAND)
 
 
 def evidence(
     log_S: Sequence[float], number: int, z: Array, groups: NDArray[np.int64] | None = None
 ) -> tuple[list[float], float]:
-    """Evidence after one more update.
+    """Return the evidence after one more update.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Single-stage baselines: one zero-mean Gaussian process for mean and variance alike.
+"""The exact single-stage baseline: one zero-mean Gaussian process for mean and variance.
 
 ``ExactGPRegressor`` is what most libraries call a Gaussian process regressor. By default it is
 well optimised; :meth:`ExactGPRegressor.from_paper` is the under-trained baseline of the paper.
@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import StrOptions
-from torch import Tensor
 
 from twostagegp.data.appending import CONSTANT_MODEL, AppendedRows
 from twostagegp.data.scaling import Prepared
@@ -22,6 +21,7 @@ from twostagegp.engines.exact.engine import ExactEngine, ExactPosterior
 from twostagegp.engines.memory import can_keep_factors, plan_factor
 from twostagegp.errors import InputError
 from twostagegp.estimators.base import BaseGPRegressor
+from twostagegp.estimators.exports import GPyTorchExports
 from twostagegp.estimators.fit_report import FitReport
 from twostagegp.estimators.reporting import single_stage_report
 from twostagegp.estimators.single_stage import GaussianFit, constant_spread
@@ -42,7 +42,7 @@ Array = NDArray[np.float64]
 
 @dataclass
 class SingleStageFit(GaussianFit):
-    """A GP at fixed hyperparameters, or None where there is nothing to condition on."""
+    """An exact GP at fixed hyperparameters, or a constant."""
 
     posterior: ExactPosterior | None
     candidates: list[Candidate]
@@ -53,7 +53,7 @@ class SingleStageFit(GaussianFit):
 
     @property
     def searches(self) -> tuple[KernelSearch | None, None]:
-        """The search by the ratio test, where there was one; there is no second stage."""
+        """Search by the ratio test, None without one; and None, as there is no second stage."""
         return self.search, None
 
     @property
@@ -61,22 +61,8 @@ class SingleStageFit(GaussianFit):
         """Noise variance."""
         return self.constant_noise if self.posterior is None else self.posterior.noise
 
-    def predict_mean(self, X: Tensor) -> Tensor:
-        """Posterior mean."""
-        return X.new_zeros(X.shape[0]) if self.posterior is None else self.posterior.mean(X)
-
-    def latent_variance(self, X: Tensor) -> Tensor:
-        """Posterior variance, without noise."""
-        return X.new_zeros(X.shape[0]) if self.posterior is None else self.posterior.variance(X)
-
-    def latent_covariance(self, X: Tensor) -> Tensor:
-        """Posterior covariance, without noise."""
-        if self.posterior is None:
-            return X.new_zeros(X.shape[0], X.shape[0])
-        return self.posterior.covariance(X)
-
     def extended(self, appended: AppendedRows, residuals: Array) -> SingleStageFit:
-        """The same hyperparameters with more rows."""
+        """Return the GP conditioned on more rows at the same hyperparameters."""
         if self.posterior is None:
             raise InputError(CONSTANT_MODEL)
         rows = appended.data.rows
@@ -84,14 +70,14 @@ class SingleStageFit(GaussianFit):
         return replace(self, posterior=self.posterior.extended(rows, appended.changed_rows))
 
     def relevance(self, n_features: int) -> Array:
-        """Inverse lengthscales."""
+        """Return the share of each column in the inverse lengthscales."""
         share = np.zeros(n_features)
         if self.posterior is not None:
             share += inverse_lengthscale_shares(self.posterior.kernel, self.posterior.parameters)
         return share
 
 
-class ExactGPRegressor(BaseGPRegressor):
+class ExactGPRegressor(GPyTorchExports, BaseGPRegressor):
     """Exact Gaussian process regression in a single stage.
 
     Parameters
@@ -101,12 +87,13 @@ class ExactGPRegressor(BaseGPRegressor):
     kernels : sequence
         The dictionary of ``kernel="search"``.
     ard : bool
-        One lengthscale a column.
+        One lengthscale per column.
     objective : {"nll", "loo"}
-        Likelihood or leave-one-out density.
+        What the hyperparameters are trained by: the negative log likelihood or the leave-one-out
+        density.
     selection : {"objective", "misspecification"}
-        How ``kernel="search"`` decides: by the objective on all rows, among the kernels that
-        predict unseen rows best on a subsample; or by the paper's ratio test (AKS-Exact-GP).
+        How ``kernel="search"`` chooses a kernel: by the objective on all rows, among the kernels
+        that predict unseen rows best on a subsample; or by the paper's ratio test (AKS-Exact-GP).
     training : Training, optional
         A fixed optimiser schedule (with ``subsample``: the subset-of-data warm start) instead
         of L-BFGS with our own warm start.
@@ -167,7 +154,7 @@ class ExactGPRegressor(BaseGPRegressor):
 
     @classmethod
     def from_paper(cls, table: int = 5, **overrides: Any) -> ExactGPRegressor:
-        """The paper's single-stage settings.
+        """Return an estimator with the single-stage settings of one of the paper's tables.
 
         ``table=1``: the kernel by the ratio test from RBF, Matérn-3/2 and Matérn-1/2
         (AKS-Exact-GP), else as ``table=5``.
@@ -211,7 +198,7 @@ class ExactGPRegressor(BaseGPRegressor):
             )
             kernels = kernels if search is None else [search.best]
         candidates = [Candidate(kernel, objective) for kernel in kernels]
-        # The paper's schedules know no prior.
+        # The paper trains without a prior on the hyperparameters.
         engine = ExactEngine(
             data.rows,
             self._floor,

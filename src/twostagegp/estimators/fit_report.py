@@ -1,4 +1,4 @@
-"""What was chosen during a fit, why, and what it cost."""
+"""The record of a fit: what was chosen, why, and what it cost."""
 
 from __future__ import annotations
 
@@ -12,31 +12,36 @@ __all__ = ["FitReport"]
 class FitReport:
     """Plain record of a fit; ``str(report)`` is for people, ``to_dict()`` for files.
 
+    Regressors and classifiers share it. A field that belongs to the other kind is None.
+
     Attributes
     ----------
     method : str
         Engine that was used.
     method_reason : str
-        Why, where the user left it open.
+        Why it was chosen with ``method="auto"``.
     n_rows, n_distinct_rows, n_features : int
         Size of the table, rows after merging repeats, columns in use.
     constant_columns : list of str
-        Columns that were dropped.
+        Columns that were dropped because they do not vary.
     encoded_columns : list of str
         What each column that is not a plain number became.
     device, dtype : str
-    mean, variance : str
-        What the two stages became.
-    calibration : str
-    noise_std : float
-        Learned noise, in the user's units, calibration included.
+    mean, variance, calibration : str
+        The fitted parts in words.
     seconds : dict
-        Wall-clock seconds by part.
+        Wall-clock seconds per part, and in total.
+    candidates, variance_candidates : list of dict
+        One row per candidate kernel of the mean and of the variance, the rows of ``search_``:
+        label, score, weight, seconds and more.
+    warnings : list of str
+    noise_std : float
+        Regressors: learned noise, in the user's units, calibration included.
     evaluations : int
-        Evaluations of a training objective on any number of rows.
+        Regressors: evaluations of a training objective on any number of rows.
     full_evaluations : int
         Those on all rows.
-    full_factorisations : int
+    full_factorizations : int
         Cholesky factorisations on all rows, training and conditioning together.
     seconds_saved : float
         Estimated seconds that the warm start saved: what its evaluations would have cost on all
@@ -47,15 +52,17 @@ class FitReport:
         Largest jitter that a factorisation needed, on the standardised target's scale; usually 0.
     refits : int
         Refits of hyperparameters without a fold.
-    candidates : list of dict
-        One row a candidate kernel of the mean: label, value, weight, noise, evaluations, seconds.
-    variance_candidates : list of dict
-    warnings : list of str
     updates : list of dict
-        One an update since the fit: when, rows, repeated rows among them, seconds, mean and mean
-        square of the z-scores of the new rows, and the evidence against the model so far.
+        One entry per update since the fit: when, rows, repeated rows among them, seconds, mean and
+        mean square of the z-scores of the new rows, and the evidence against the model so far.
     refit_due : str
-        Why a refit is due (docs/updating.md); empty where it is not.
+        Why a refit is due (docs/updating.md); empty if none is.
+    n_classes : int
+        Classifiers only.
+    alpha_eps : float
+        Classifiers: the Dirichlet parameter of the classes that a row does not belong to.
+    log_loss : float
+        Classifiers: log loss of training rows that were held out.
     """
 
     method: str = "exact"
@@ -70,29 +77,33 @@ class FitReport:
     mean: str = ""
     variance: str = ""
     calibration: str = ""
-    noise_std: float = float("nan")
     seconds: dict[str, float] = field(default_factory=dict)
-    evaluations: int = 0
-    full_evaluations: int = 0
-    full_factorisations: int = 0
-    seconds_saved: float = 0.0
-    gradient_norm: float = float("nan")
-    jitter: float = 0.0
-    refits: int = 0
     candidates: list[dict[str, Any]] = field(default_factory=list)
     variance_candidates: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    noise_std: float | None = None
+    evaluations: int | None = None
+    full_evaluations: int | None = None
+    full_factorizations: int | None = None
+    seconds_saved: float | None = None
+    gradient_norm: float | None = None
+    jitter: float | None = None
+    refits: int | None = None
     updates: list[dict[str, Any]] = field(default_factory=list)
     refit_due: str = ""
+    n_classes: int | None = None
+    alpha_eps: float | None = None
+    log_loss: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as plain Python objects."""
+        """Return all fields as plain Python objects."""
         return asdict(self)
 
     def __str__(self) -> str:
         repeats = self.n_rows - self.n_distinct_rows
         lines = [
             f"{self.n_rows} rows ({repeats} repeated), {self.n_features} columns in use"
+            + (f", {self.n_classes} classes" if self.n_classes is not None else "")
             + (
                 f", dropped as constant: {', '.join(self.constant_columns)}"
                 * bool(self.constant_columns)
@@ -102,13 +113,23 @@ class FitReport:
             f"mean         {self.mean}",
             f"variance     {self.variance}",
             f"calibration  {self.calibration}",
-            f"noise std    {self.noise_std:.4g}",
-            f"work         {self.evaluations} evaluations, {self.full_evaluations} of them on all "
-            f"rows; {self.full_factorisations} full factorisations; about "
-            f"{self.seconds_saved:.1f} s saved by the warm start",
-            "seconds      "
-            + ", ".join(f"{part} {value:.2f}" for part, value in self.seconds.items()),
         ]
+        if self.noise_std is not None:
+            lines.append(f"noise std    {self.noise_std:.4g}")
+        if self.seconds_saved is not None:
+            lines.append(
+                f"work         {self.evaluations} evaluations, {self.full_evaluations} of them on "
+                f"all rows; {self.full_factorizations} full factorisations; about "
+                f"{self.seconds_saved:.1f} s saved by the warm start"
+            )
+        if self.log_loss is not None:
+            lines.append(f"score        held-out log loss {self.log_loss:.4f}")
+        if self.alpha_eps is not None:
+            lines.append(f"alpha_eps    {self.alpha_eps:.3g}")
+        lines.append(
+            "seconds      "
+            + ", ".join(f"{part} {value:.2f}" for part, value in self.seconds.items())
+        )
         lines += [f"warning      {text}" for text in self.warnings]
         if self.updates:
             added = sum(update["rows"] for update in self.updates)

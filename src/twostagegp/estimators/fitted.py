@@ -57,7 +57,7 @@ class TargetFit(Protocol):
 
     @property
     def searches(self) -> tuple[Any, Any]:
-        """Searches by the ratio test for mean and variance; None where there was none."""
+        """Searches by the ratio test for mean and variance; None for a stage without one."""
 
     def predict_mean(self, X: Tensor) -> Tensor:
         """Return the mean, shape (n,)."""

@@ -85,7 +85,7 @@ class Whitening:
 
     @classmethod
     def of(cls, rows: Rows) -> Whitening:
-        """Measured on the training rows."""
+        """Return the whitening of the training rows."""
         share = rows.c / rows.total
         mean = share @ rows.X
         centred = rows.X - mean
@@ -104,7 +104,7 @@ class Whitening:
 
 @dataclass
 class GPNNFit(GaussianFit):
-    """A neighbour GP at fixed hyperparameters, or None where there is nothing to condition on."""
+    """A GP on nearest neighbours at fixed hyperparameters, or a constant."""
 
     posterior: NeighborPosterior | None
     candidates: list[Candidate]
@@ -121,29 +121,12 @@ class GPNNFit(GaussianFit):
             return self.constant_noise
         return max(self.factor * self.posterior.noise, self.posterior.engine.noise_floor)
 
-    def _inputs(self, X: Tensor) -> Tensor:
+    def inputs(self, X: Tensor) -> Tensor:
+        """Return standardised inputs, whitened if the fit was."""
         return X if self.whitening is None else self.whitening(X)
 
-    def predict_mean(self, X: Tensor) -> Tensor:
-        """Posterior mean."""
-        if self.posterior is None:
-            return X.new_zeros(X.shape[0])
-        return self.posterior.mean(self._inputs(X))
-
-    def latent_variance(self, X: Tensor) -> Tensor:
-        """Posterior variance before calibration, without noise."""
-        if self.posterior is None:
-            return X.new_zeros(X.shape[0])
-        return self.posterior.variance(self._inputs(X))
-
-    def latent_covariance(self, X: Tensor) -> Tensor:
-        """Posterior covariance before calibration, without noise."""
-        if self.posterior is None:
-            return X.new_zeros(X.shape[0], X.shape[0])
-        return self.posterior.covariance(self._inputs(X))
-
     def extended(self, appended: AppendedRows, residuals: Array) -> GPNNFit:
-        """The same hyperparameters, whitening and factor with more rows."""
+        """Return the fit with more rows at the same hyperparameters, whitening and factor."""
         if self.posterior is None:
             raise InputError(CONSTANT_MODEL)
         rows, known = appended.data.rows, self.posterior.rows.X
@@ -152,7 +135,10 @@ class GPNNFit(GaussianFit):
         return replace(self, posterior=self.posterior.extended(rows, appended.changed_rows))
 
     def relevance(self, n_features: int) -> Array:
-        """Inverse lengthscales; whitened inputs are no columns of the table."""
+        """Return the share of each column in the inverse lengthscales.
+
+        Zeros after whitening, whose directions are not columns of the table.
+        """
         share = np.zeros(n_features)
         if self.posterior is not None and self.whitening is None:
             share += inverse_lengthscale_shares(self.posterior.kernel, self.posterior.parameters)
@@ -168,22 +154,23 @@ class GPNNRegressor(BaseGPRegressor):
     n_neighbors : int
         The official program takes 400, the two-stage paper 50.
     ard : bool
-        One lengthscale a column.
-    hyperparameters : {"blocks", "neighbors"}
-        ``"blocks"``: the likelihood of random blocks of rows, as published, to which groups make no
-        difference. ``"neighbors"``: the density of rows predicted from their neighbours, our way.
+        One lengthscale per column.
+    objective : {"blocks", "neighbors"}
+        What the hyperparameters are trained by. ``"blocks"``: the likelihood of random blocks of
+        rows, as published; it ignores groups. ``"neighbors"``: the density of rows predicted from
+        their neighbours, as in :class:`~twostagegp.TwoStageGPRegressor`.
     n_blocks, block_rows : int
-        Blocks, and rows of each.
-    preprocess : {"whiten", "standardise"}
+        Number of blocks, and of rows per block.
+    preprocess : {"whiten", "standardize"}
         Principal components of unit variance, divided by the root of their number, as published;
-        or each column for itself.
-    calibrate : bool
-        Multiply outputscale and noise by the mean squared held-out z-score.
+        or columns of unit variance.
+    calibration : {"scale", None}
+        ``"scale"`` multiplies outputscale and noise by the mean squared held-out z-score.
     n_calibration : int
-        Rows whose held-out z-scores that takes.
+        Number of rows whose held-out z-scores are used for it.
     training : Training, optional
-        Optimiser of ``hyperparameters="blocks"``; L-BFGS by default. The blocks are the subsample:
-        one of its own, and steps after it, are refused.
+        Optimiser of ``objective="blocks"``; L-BFGS by default. Since the blocks are the subsample,
+        its ``subsample`` and its refining steps are refused.
     noise_floor, device, dtype, n_jobs, random_state, verbose, missing
         As in :class:`~twostagegp.TwoStageGPRegressor`.
 
@@ -202,11 +189,11 @@ class GPNNRegressor(BaseGPRegressor):
         "kernel": [KERNEL],
         "n_neighbors": [at_least(1)],
         "ard": ["boolean"],
-        "hyperparameters": [StrOptions({"blocks", "neighbors"})],
+        "objective": [StrOptions({"blocks", "neighbors"})],
         "n_blocks": [at_least(1)],
         "block_rows": [at_least(3)],
-        "preprocess": [StrOptions({"whiten", "standardise"})],
-        "calibrate": ["boolean"],
+        "preprocess": [StrOptions({"whiten", "standardize"})],
+        "calibration": [StrOptions({"scale"}), None],
         "n_calibration": [at_least(2)],
         **SHARED_CONSTRAINTS,
     }
@@ -216,11 +203,11 @@ class GPNNRegressor(BaseGPRegressor):
         kernel: Any = "rbf",
         n_neighbors: int = 50,
         ard: bool = False,
-        hyperparameters: str = "blocks",
+        objective: str = "blocks",
         n_blocks: int = 10,
         block_rows: int = 300,
         preprocess: str = "whiten",
-        calibrate: bool = True,
+        calibration: str | None = "scale",
         n_calibration: int = 1000,
         training: Training | None = None,
         noise_floor: float = 1e-8,
@@ -234,11 +221,11 @@ class GPNNRegressor(BaseGPRegressor):
         self.kernel = kernel
         self.n_neighbors = n_neighbors
         self.ard = ard
-        self.hyperparameters = hyperparameters
+        self.objective = objective
         self.n_blocks = n_blocks
         self.block_rows = block_rows
         self.preprocess = preprocess
-        self.calibrate = calibrate
+        self.calibration = calibration
         self.n_calibration = n_calibration
         self.training = training
         self.noise_floor = noise_floor
@@ -251,7 +238,7 @@ class GPNNRegressor(BaseGPRegressor):
 
     @classmethod
     def from_paper(cls, **overrides: Any) -> GPNNRegressor:
-        """The baseline of the paper's Table 7: 50 neighbours, AdamW, 200 steps at 0.1."""
+        """Return the baseline of the paper's Table 7: 50 neighbours, AdamW, 200 steps at 0.1."""
         training = Training(optimizer="adamw", steps=200, lr=0.1, schedule="cosine")
         return cls(**{"training": training, **overrides})
 
@@ -259,10 +246,10 @@ class GPNNRegressor(BaseGPRegressor):
         """Refuse parts of ``training`` that would have no effect."""
         if self.training is None:
             return
-        if self.hyperparameters == "neighbors":
+        if self.objective == "neighbors":
             raise InputError(
-                f"training={self.training!r} is for hyperparameters='blocks'; "
-                "hyperparameters='neighbors' has a schedule of its own, use training=None."
+                f"training={self.training!r} is for objective='blocks'; "
+                "objective='neighbors' has a schedule of its own, use training=None."
             )
         plain = Training()
         for name in ("subsample", "refine_steps", "refine_lr"):
@@ -286,8 +273,8 @@ class GPNNRegressor(BaseGPRegressor):
             rows = replace(rows, X=whitening(rows.X))
         (kernel,) = kernel_list([self.kernel], self.ard, d, data.columns)
         engine = NeighborEngine(rows, int(self.n_neighbors), self._floor, self.training is None)
-        candidate = Candidate(kernel, "loo" if self.hyperparameters == "neighbors" else "nll")
-        if self.hyperparameters == "neighbors":
+        candidate = Candidate(kernel, "loo" if self.objective == "neighbors" else "nll")
+        if self.objective == "neighbors":
             train_in_rounds(engine, [candidate], Schedule(), rng)
         else:
             self._train_on_blocks(rows, candidate, rng)
@@ -295,7 +282,7 @@ class GPNNRegressor(BaseGPRegressor):
         assert candidate.parameters is not None
         posterior = engine.condition(kernel, candidate.parameters)
         factor = 1.0
-        if self.calibrate:
+        if self.calibration is not None:
             some = np.sort(rng.permutation(m)[: self.n_calibration])
             held = posterior.heldout(torch.as_tensor(some, device=rows.X.device))
             squares = held.sum_of_squares(rows.subset(some)) / held.variance
@@ -336,18 +323,18 @@ class GPNNRegressor(BaseGPRegressor):
 
     def _describe(self, data: Prepared, fit: GPNNFit) -> FitReport:
         report = single_stage_report(data, fit.candidates, fit.posterior, fit.noise, fit.seconds)
-        report.method, report.full_factorisations = "neighbors", 0
-        if self.calibrate and fit.posterior is not None:
+        report.method, report.full_factorizations = "neighbors", 0
+        if self.calibration is not None and fit.posterior is not None:
             report.calibration = f"scale, factor {fit.factor:.3g}"
-        trained_blind = fit.posterior is not None and self.hyperparameters == "blocks"
+        trained_blind = fit.posterior is not None and self.objective == "blocks"
         given = data.merged.groups is not None and data.weight_unit == 1.0
         if given and trained_blind:
             report.warnings.append(
                 "groups have no effect on the likelihood of blocks: the calibration alone holds "
-                "them out. Use hyperparameters='neighbors' to hold them out in training too."
-                if self.calibrate
+                "them out. Use objective='neighbors' to hold them out in training too."
+                if self.calibration is not None
                 else "groups have no effect on the likelihood of blocks, and there is no "
-                "calibration to hold them out. Use hyperparameters='neighbors'."
+                "calibration to hold them out. Use objective='neighbors'."
             )
         return report
 

@@ -68,7 +68,7 @@ def check_covariance_size(n: int, p: int, most: int = COVARIANCE_BYTES) -> None:
     Traceback (most recent call last):
     ...
     twostagegp.errors.MemoryBudgetError: the joint covariance of 3 rows and 2 target(s) needs 0.0
-    GiB; ask for at most 2 rows at a time, or use return_std.
+    GiB; ask for at most 2 rows at a time, or use return_std or sample_y(joint=False).
     """
     needed = 8 * p * n * n
     free = available_bytes(torch.device("cpu"))
@@ -76,8 +76,8 @@ def check_covariance_size(n: int, p: int, most: int = COVARIANCE_BYTES) -> None:
     if needed > most:
         raise MemoryBudgetError(
             f"the joint covariance of {n} rows and {p} target(s) needs {needed / 2**30:.1f} GiB; "
-            f"ask for at most {math.isqrt(most // (8 * p))} rows at a time, or use "
-            "return_std."
+            f"ask for at most {math.isqrt(most // (8 * p))} rows at a time, or use return_std or "
+            "sample_y(joint=False)."
         )
 
 

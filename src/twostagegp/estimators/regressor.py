@@ -14,6 +14,7 @@ from twostagegp.data.scaling import Prepared
 from twostagegp.engines.choice import METHODS, choose_method
 from twostagegp.engines.memory import plan_factor
 from twostagegp.estimators.base import BaseGPRegressor
+from twostagegp.estimators.exports import GPyTorchExports
 from twostagegp.estimators.fit_report import FitReport
 from twostagegp.estimators.reporting import two_stage_report, words_on_factor
 from twostagegp.estimators.validation import (
@@ -37,18 +38,12 @@ __all__ = ["TwoStageGPRegressor"]
 
 
 _MEANS = {"stack", "search", "constant"}
-_SELECTIONS = {"loo", "nll", "misspecification"}
+_SELECTIONS = {"heldout", "misspecification"}
 
 
 def _is_pair(value: Any) -> bool:
     pair = isinstance(value, list | tuple) and len(value) == 2
     return pair and all(isinstance(word, str) and word in _SELECTIONS for word in value)
-
-
-def _selections(selection: Any) -> tuple[str, str]:
-    """Return how the kernels of mean and variance are chosen."""
-    mean, variance = (selection, selection) if isinstance(selection, str) else selection
-    return mean, variance
 
 
 def _is_mean_list(value: Any) -> bool:
@@ -61,13 +56,13 @@ def _is_mean(value: Any) -> bool:
     return is_kernel(value) or is_regressor_like(value) or _is_mean_list(value)
 
 
-class TwoStageGPRegressor(BaseGPRegressor):
+class TwoStageGPRegressor(GPyTorchExports, BaseGPRegressor):
     """Gaussian process regression that chooses its mean, kernel and noise by held-out scores.
 
-    Three parts, each trained on what the one before it got wrong on rows it had not seen: a
-    stack of kernel ridge regressions predicts the mean; a zero-mean GP on its held-out
-    residuals gives the variance; held-out z-scores calibrate it. The defaults are meant to be
-    left alone; docs/defaults.md has the evidence for each.
+    The model has three parts, each trained on the held-out errors of the one before: a stack of
+    kernel ridge regressions predicts the mean; a zero-mean GP on its held-out residuals gives the
+    variance; held-out z-scores calibrate the variance. docs/defaults.md has the evidence for each
+    default.
 
     Parameters
     ----------
@@ -81,7 +76,7 @@ class TwoStageGPRegressor(BaseGPRegressor):
     kernels : sequence of str or GPyTorch kernels
         The dictionary that ``mean="stack"``, ``mean="search"`` and ``variance="search"`` use.
     ard : {"both", True, False}
-        One lengthscale a column, one for all columns, or candidates of both forms.
+        One lengthscale per column, one for all columns, or candidates of both forms.
     mean : "stack", "search", "constant", kernel, regressor, or list
         Part 1: a stack of kernels and the constant; the single best kernel; one kernel by
         name or object; any scikit-learn regressor (cross-fitted); a list of these (stacked).
@@ -89,17 +84,19 @@ class TwoStageGPRegressor(BaseGPRegressor):
         Ridge penalty. ``"auto"`` chooses it together with the lengthscales. A number, a grid
         (the best by leave-one-out error) or ``"0.01n"`` is classical kernel ridge with the
         fixed lengthscale gamma = 1/d.
+    objective : {"loo", "nll"}
+        What the kernels of the mean are trained by: the leave-one-out density (some candidates of
+        a stack, and all of them below 60 rows, also by the likelihood), or the negative log
+        likelihood alone.
     variance : "search", kernel, or list of kernels
         Part 2: the best kernel of the dictionary, or one kernel.
     variance_objective : {"heldout", "nll"}
-        Hyperparameters of part 2 by the held-out variance density or by the likelihood.
-    selection : {"loo", "nll", "misspecification"} or a pair of them
-        How the mean's kernels are trained: by the leave-one-out density (with the likelihood for
-        some candidates of a stack, and for all below 60 rows), or by the likelihood alone. Among
-        trained kernels held-out squared error decides. ``"misspecification"`` trains as ``"loo"``
-        does, but the kernels of ``mean="search"`` and of the variance are chosen by the paper's
-        ratio test (Algorithms 2 and 3) on subsamples; groups play no part in that test. A pair
-        is for the mean and for the variance, where only the ratio test makes a difference.
+        What the kernels of the variance are trained by: the held-out variance density, or the
+        negative log likelihood.
+    selection : {"heldout", "misspecification"} or a pair of them
+        How one kernel is chosen for ``mean="search"`` and for the variance: by the held-out score
+        of the trained candidates, or by the paper's ratio test (Algorithms 2 and 3) on subsamples,
+        which ignores groups. A pair gives one value for the mean and one for the variance.
     residuals : {"heldout", "insample"}
         Residuals that part 2 sees; ``"insample"`` is the paper's choice and overconfident.
     calibration : {"local", "scale", None}
@@ -167,6 +164,7 @@ class TwoStageGPRegressor(BaseGPRegressor):
             Where("a non-empty list of these", holds=_is_mean_list),
         ],
         "penalty": [StrOptions({"auto", "0.01n"}), PENALTY],
+        "objective": [StrOptions({"loo", "nll"})],
         "variance": [StrOptions({"search"}), KERNEL, SOME_KERNELS],
         "variance_objective": [StrOptions({"heldout", "nll"})],
         "selection": [
@@ -187,9 +185,10 @@ class TwoStageGPRegressor(BaseGPRegressor):
         ard: bool | str = "both",
         mean: Any = "stack",
         penalty: Any = "auto",
+        objective: str = "loo",
         variance: Any = "search",
         variance_objective: str = "heldout",
-        selection: str | tuple[str, str] = "loo",
+        selection: str | tuple[str, str] = "heldout",
         residuals: str = "heldout",
         calibration: str | None = "local",
         n_neighbors: int = 50,
@@ -208,6 +207,7 @@ class TwoStageGPRegressor(BaseGPRegressor):
         self.ard = ard
         self.mean = mean
         self.penalty = penalty
+        self.objective = objective
         self.variance = variance
         self.variance_objective = variance_objective
         self.selection = selection
@@ -226,13 +226,13 @@ class TwoStageGPRegressor(BaseGPRegressor):
 
     @classmethod
     def from_paper(cls, **overrides: Any) -> TwoStageGPRegressor:
-        """The settings of the paper's Table 5, as constructor parameters.
+        """Return an estimator with the settings of the paper's Table 5.
 
         Stage 1 is classical kernel ridge with the L1 Laplacian or the RBF kernel, gamma = 1/d
         and a penalty from {1e-5, ..., 1}, both by held-out error; stage 2 a GP on *in-sample*
         residuals, its kernel by the ratio test (Algorithms 2 and 3), AdamW with cosine warm
         restarts, 100 steps at 0.1 on a subsample of 500 rows and 10 steps at 0.1 on all; no
-        calibration. Readings of what the paper leaves open: docs/paper_settings.md.
+        calibration. How open points of the paper were read: docs/paper_settings.md.
 
         With ``method="neighbors"`` those of Table 7: the same ridge from the 50 nearest rows, and
         a GP trained by 200 steps at 0.1 on a random subsample of 1000 residuals.
@@ -245,7 +245,7 @@ class TwoStageGPRegressor(BaseGPRegressor):
             "mean": "search",
             "penalty": (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0),
             "variance_objective": "nll",
-            "selection": ("loo", "misspecification"),
+            "selection": ("heldout", "misspecification"),
             "residuals": "insample",
             "calibration": None,
             "training": Training(
@@ -272,6 +272,8 @@ class TwoStageGPRegressor(BaseGPRegressor):
             blocked_rows = self._settings.method.blocked_rows
             factor_dtype = plan_factor(m, device, dtype, data.rows.group_sizes(), blocked_rows)
         reason += words_on_factor(data.rows, factor_dtype)
+        chosen = self.selection
+        for_mean, for_variance = (chosen, chosen) if isinstance(chosen, str) else chosen
         options = Options(
             kernels=self.kernels,
             ard=self.ard,
@@ -279,9 +281,9 @@ class TwoStageGPRegressor(BaseGPRegressor):
             penalty=penalty_option(self.penalty, ("auto", "0.01n")),
             variance=self.variance,
             variance_objective="heldout" if self.variance_objective == "heldout" else "nll",
-            objective="nll" if _selections(self.selection)[0] == "nll" else "loo",
-            mean_selection=_selections(self.selection)[0],
-            variance_selection=_selections(self.selection)[1],
+            objective="nll" if self.objective == "nll" else "loo",
+            mean_selection=for_mean,
+            variance_selection=for_variance,
             residuals=self.residuals,
             calibration=self.calibration,
             training=self.training,
@@ -297,7 +299,7 @@ class TwoStageGPRegressor(BaseGPRegressor):
         return fit
 
     def _method(self, data: Prepared) -> tuple[str, str]:
-        """The engine, and why."""
+        """Return the engine, and why it was chosen."""
         if self.method != "auto":
             return self.method, "asked for"
         rows, limits = data.rows, self._settings.method

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,6 +14,7 @@ from twostagegp.data.scaling import Prepared
 from twostagegp.engines.exact.engine import ExactPosterior
 from twostagegp.engines.memory import exact_bytes
 from twostagegp.engines.neighbors.engine import NeighborPosterior
+from twostagegp.errors import TwoStageGPWarning
 from twostagegp.estimators.fit_report import FitReport
 from twostagegp.pipeline.mean.crossfit import RegressorMean
 from twostagegp.pipeline.mean.models import RidgeMean
@@ -20,10 +22,16 @@ from twostagegp.pipeline.model import TwoStageFit
 from twostagegp.pipeline.variance import ConstantVariance, GPVariance
 from twostagegp.training.candidates import Candidate
 
+if TYPE_CHECKING:  # regressors do not need them
+    from twostagegp.classification.fit import ClassFit
+    from twostagegp.classification.table import ClassTable
+
 __all__ = [
+    "announce",
     "candidate_rows",
+    "class_candidates",
+    "class_report",
     "largest_jitter",
-    "print_report",
     "single_stage_report",
     "two_stage_report",
     "words_on_factor",
@@ -33,7 +41,7 @@ __all__ = [
 def candidate_rows(
     candidates: Iterable[Candidate], stage: str, weights: dict[int, float]
 ) -> list[dict[str, Any]]:
-    """One table row a candidate kernel."""
+    """Return one table row per candidate kernel."""
     return [
         {
             "stage": stage,
@@ -52,9 +60,9 @@ def candidate_rows(
 
 
 def _saved(candidates: list[Candidate]) -> float:
-    """Seconds that evaluations on subsamples would have cost more on all rows.
+    """Return how many more seconds the evaluations on subsamples would have taken on all rows.
 
-    From measured seconds only: without a single evaluation on all rows there is nothing to say.
+    This needs a measurement: 0 if no evaluation was on all rows.
     """
     full = sum(c.full_evaluations for c in candidates)
     if full == 0:
@@ -66,7 +74,7 @@ def _saved(candidates: list[Candidate]) -> float:
 
 
 def two_stage_report(data: Prepared, fit: TwoStageFit) -> FitReport:
-    """The record of one target's fit."""
+    """Return the record of the two-stage fit of one target."""
     weights = {
         id(model.candidate): float(weight)
         for model, weight in zip(fit.mean.models, fit.mean.weights, strict=True)
@@ -91,7 +99,7 @@ def two_stage_report(data: Prepared, fit: TwoStageFit) -> FitReport:
         seconds=dict(fit.seconds),
         evaluations=sum(c.evaluations + c.refit_evaluations for c in everyone),
         full_evaluations=full,
-        full_factorisations=full + fit.conditionings,
+        full_factorizations=full + fit.conditionings,
         seconds_saved=_saved(everyone),
         gradient_norm=winner.gradient_norm if winner else math.nan,
         refits=fit.n_refits,
@@ -118,11 +126,16 @@ def _ignored_weights(fit: TwoStageFit) -> list[str]:
     ]
 
 
-def print_report(report: Any) -> None:
-    """Print a report on the standard error stream."""
-    from rich.console import Console
+def announce(reports: list[FitReport], verbose: int, stacklevel: int) -> None:
+    """Give the warnings of a fit as one warning; print the reports on stderr if verbose."""
+    notes = sorted({note for report in reports for note in report.warnings})
+    if notes:
+        warnings.warn(" ".join(notes), TwoStageGPWarning, stacklevel=stacklevel)
+    if verbose:
+        from rich.console import Console
 
-    Console(stderr=True).print(str(report), markup=False, highlight=False)
+        for report in reports:
+            Console(stderr=True).print(str(report), markup=False, highlight=False)
 
 
 def single_stage_report(
@@ -132,7 +145,7 @@ def single_stage_report(
     noise: float,
     seconds: dict[str, float],
 ) -> FitReport:
-    """The record of a single-stage fit; its GP is both mean and variance."""
+    """Return the record of a single-stage fit, whose GP is both mean and variance."""
     kernel = "constant" if posterior is None else posterior.kernel.label
     chosen = [c for c in candidates if posterior is not None and c.kernel is posterior.kernel]
     full = sum(c.full_evaluations for c in candidates)
@@ -148,7 +161,7 @@ def single_stage_report(
         seconds=dict(seconds),
         evaluations=sum(c.evaluations for c in candidates),
         full_evaluations=full,
-        full_factorisations=full + (posterior is not None),
+        full_factorizations=full + (posterior is not None),
         seconds_saved=_saved(candidates),
         gradient_norm=chosen[0].gradient_norm if chosen else math.nan,
         candidates=candidate_rows(candidates, "gp", {id(c): 1.0 for c in chosen}),
@@ -163,7 +176,7 @@ def _factor_of(posterior: ExactPosterior | NeighborPosterior | None, data: Prepa
 
 
 def words_on_factor(rows: Rows, factor_dtype: torch.dtype) -> str:
-    """What a report says of a factor with fewer digits than the rows; else nothing."""
+    """Return a remark on a factor of lower precision than the rows; otherwise an empty text."""
     X = rows.X
     if factor_dtype == X.dtype:
         return ""
@@ -171,6 +184,71 @@ def words_on_factor(rows: Rows, factor_dtype: torch.dtype) -> str:
     return (
         f"; the factor is float32, for which there is memory (float64 needs {needed:.0f} GiB), "
         "and solutions are refined to float64"
+    )
+
+
+def class_candidates(fit: ClassFit) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return one row per candidate of a classifier's mean, and one per candidate of its variance.
+
+    A kernel of the mean that was trained again on more rows has a row for each number of rows.
+    """
+    mean = []
+    if fit.mean is not None:
+        pooled = zip(fit.mean.members, fit.mean.pool.weights, strict=True)
+        weights = {member.label: float(weight) for member, weight in pooled}
+        mean = [
+            {
+                "stage": "mean",
+                "kernel": f"{tried.label} ({tried.view})",
+                "score": tried.loss,
+                "weight": weights.get(f"{tried.label} ridge ({tried.view})", 0.0),
+                "rows": tried.rows,
+                "seconds": tried.seconds,
+                "failure": tried.failure,
+            }
+            for tried in fit.mean.tried
+        ]
+    variance = [
+        {
+            "stage": "variance",
+            "kernel": label,
+            "score": value,
+            "weight": float(label == fit.trained.label),
+            "failure": "",
+        }
+        for label, value in fit.trained.tried.items()
+    ]
+    return mean, variance
+
+
+def class_report(table: ClassTable, fit: ClassFit, method: str, reason: str) -> FitReport:
+    """Return the record of a classifier's fit."""
+    loss = fit.scale.loss
+    if math.isnan(loss) and fit.mean is not None:
+        loss = fit.mean.pool.loss
+    candidates, variance_candidates = class_candidates(fit)
+    dropped = table.constant_columns
+    more = f" and {len(dropped) - 5} more" if len(dropped) > 5 else ""
+    note = f"constant columns were dropped: {', '.join(dropped[:5])}{more}"
+    return FitReport(
+        method=method,
+        method_reason=reason,
+        n_rows=table.n_rows,
+        n_distinct_rows=len(table),
+        n_features=len(table.views[0].columns),
+        constant_columns=dropped,
+        device=str(table.device),
+        dtype=str(table.dtype).removeprefix("torch."),
+        mean="of the Gaussian process" if fit.mean is None else fit.mean.label,
+        variance=fit.trained.label,
+        calibration=fit.scale.label,
+        seconds=dict(fit.seconds),
+        candidates=candidates,
+        variance_candidates=variance_candidates,
+        warnings=[note] if dropped else [],
+        n_classes=table.n_classes,
+        alpha_eps=fit.trained.dirichlet.alpha_eps,
+        log_loss=loss,
     )
 
 

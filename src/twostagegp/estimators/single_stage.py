@@ -1,8 +1,9 @@
-"""What the single-stage regressors share: one GP whose variance is multiplied by one factor."""
+"""The fit of a single-stage regressor: one GP, or a constant, and one factor on the variance."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,17 @@ Array = NDArray[np.float64]
 
 
 class GaussianFit:
-    """Moments of a GP with one factor on its variance, from its own variance and covariance."""
+    """Moments of a GP at fixed hyperparameters; without a posterior, those of a constant.
 
+    Attributes
+    ----------
+    posterior : Posterior or None
+        None if the table does not determine a GP: too few rows, or nothing that varies.
+    factor : float
+        Calibration factor of the variance.
+    """
+
+    posterior: Any
     factor: float
     shape = GAUSSIAN
     #: There are no held-out z-scores.
@@ -29,26 +39,29 @@ class GaussianFit:
     def noise(self) -> float:
         """Calibrated noise variance."""
 
-    @abstractmethod
+    def inputs(self, X: Tensor) -> Tensor:
+        """Return standardised inputs as the posterior expects them."""
+        return X
+
     def predict_mean(self, X: Tensor) -> Tensor:
         """Return the mean, shape (n,)."""
-
-    @abstractmethod
-    def latent_variance(self, X: Tensor) -> Tensor:
-        """Return the variance of the function before calibration, shape (n,)."""
-
-    @abstractmethod
-    def latent_covariance(self, X: Tensor) -> Tensor:
-        """Return the covariance of the function before calibration, shape (n, n)."""
+        if self.posterior is None:
+            return X.new_zeros(len(X))
+        mean: Tensor = self.posterior.mean(self.inputs(X))
+        return mean
 
     def moments(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return mean, variance of the function and variance of an observation, each (n,)."""
-        latent = self.factor * self.latent_variance(X)
+        latent = X.new_zeros(len(X))
+        if self.posterior is not None:
+            latent = self.factor * self.posterior.variance(self.inputs(X))
         return self.predict_mean(X), latent, latent + self.noise
 
     def covariance(self, X: Tensor) -> Tensor:
         """Return the joint covariance of observations, shape (n, n)."""
-        C = self.factor * self.latent_covariance(X)
+        C = X.new_zeros(len(X), len(X))
+        if self.posterior is not None:
+            C = self.factor * self.posterior.covariance(self.inputs(X))
         C.diagonal().add_(self.noise)
         return C
 

@@ -31,6 +31,7 @@ __all__ = [
     "at_least",
     "check_parameters",
     "is_kernel",
+    "raised_noise_floor",
 ]
 
 
@@ -139,6 +140,14 @@ def check_parameters(estimator: Any) -> None:
             *most, last = words
             listed = f"{', '.join(most)} or {last}" if most else last
             raise InputError(f"{name}={value!r}: use {listed}.")
+
+
+def raised_noise_floor(noise_floor: float, dtype: str) -> float:
+    """Return the noise floor on a standardised target, at least 1e-4 for float32.
+
+    Below that, float32 factorisations are not reliable.
+    """
+    return max(noise_floor, 1e-4) if dtype == "float32" else noise_floor
 
 
 def _satisfies(value: Any, constraint: Any) -> bool:

@@ -7,7 +7,7 @@ judge it. The scores answer three separate questions:
 - **Is the distribution calibrated?** Do outcomes fall into predicted intervals as often as stated?
   :func:`coverage` checks one interval, :func:`qice` checks ten bins of equal predicted probability.
   On a finite test set even a perfect model has a QICE above zero; :func:`qice_floor` returns its
-  expected value. For a target with few distinct values, :func:`randomised_pit` returns values to
+  expected value. For a target with few distinct values, :func:`randomized_pit` returns values to
   which both checks apply.
 - **Is it sharp as well?** Proper scores reward calibration and sharpness together: :func:`nlpd`,
   :func:`crps` (for any distribution: :func:`crps_from_quantiles`) and :func:`pinball`.
@@ -44,7 +44,7 @@ from twostagegp.metrics.regression import nlpd as nlpd
 from twostagegp.metrics.regression import pinball as pinball
 from twostagegp.metrics.regression import qice as qice
 from twostagegp.metrics.regression import qice_floor as qice_floor
-from twostagegp.metrics.regression import randomised_pit as randomised_pit
+from twostagegp.metrics.regression import randomized_pit as randomized_pit
 from twostagegp.metrics.regression import rmse as rmse
 
 __all__ = [
@@ -67,7 +67,7 @@ __all__ = [
     "pinball",
     "qice",
     "qice_floor",
-    "randomised_pit",
+    "randomized_pit",
     "risk_coverage",
     "rmse",
 ]

@@ -26,7 +26,7 @@ __all__ = [
     "pinball",
     "qice",
     "qice_floor",
-    "randomised_pit",
+    "randomized_pit",
     "rmse",
 ]
 
@@ -202,7 +202,7 @@ def qice_floor(n: int, n_bins: int = 10) -> float:
     return float(100.0 * 2.0 * nu * (1.0 - p) * stats.binom.pmf(nu, n, p) / n)
 
 
-def randomised_pit(
+def randomized_pit(
     lower: ArrayLike, upper: ArrayLike, random_state: int | np.random.Generator = 0
 ) -> Array:
     r"""Return the randomised probability integral transform of a target with few distinct values.
@@ -234,7 +234,7 @@ def randomised_pit(
     A fair coin, predicted with probability 1/2:
 
     >>> heads = np.random.default_rng(1).random(10_000) < 0.5
-    >>> u = randomised_pit(np.where(heads, 0.5, 0.0), np.where(heads, 1.0, 0.5))
+    >>> u = randomized_pit(np.where(heads, 0.5, 0.0), np.where(heads, 1.0, 0.5))
     >>> qice(pit=u) < 2 * qice_floor(10_000)
     True
     """

@@ -192,7 +192,7 @@ def _cases(
 def _fit_sentences(report: Any) -> list[str]:
     return [
         f"The training table had {plural(report.n_rows, 'row')}, "
-        f"{plural(report.n_features, 'column')} and "
+        f"{plural(report.n_features, 'column')} in use and "
         f"{plural(report.n_classes, 'class', 'classes')}. Method: {report.method} "
         f"({report.method_reason}).",
         f"Mean of the latent functions: {report.mean}. The weights are those with the best log "
@@ -205,12 +205,12 @@ def _fit_sentences(report: Any) -> list[str]:
 
 def _kernel_rows(model: Any) -> list[dict[str, str]]:
     """Return the table of the kernels that were tried, by held-out log loss."""
-    rows = sorted(model.search_, key=lambda row: (not np.isfinite(row.loss), row.loss))
+    rows = sorted(_mean_rows(model), key=lambda row: (not np.isfinite(row["score"]), row["score"]))
     return [
         {
-            "kernel": row.label if row.view == "columns" else f"{row.label} ({row.view})",
-            "loss": number(row.loss) if np.isfinite(row.loss) else "failed",
-            "seconds": f"{row.seconds:.2f}",
+            "kernel": row["kernel"],
+            "loss": number(row["score"]) if np.isfinite(row["score"]) else "failed",
+            "seconds": f"{row['seconds']:.2f}",
         }
         for row in rows[:15]
     ]
@@ -221,17 +221,14 @@ def _kernel_pictures(model: Any) -> list[Picture]:
 
     Kernels that the model uses are drawn in the second colour.
     """
-    tried = [row for row in model.search_ if np.isfinite(row.loss)]
-    if len(tried) < 2:
-        return []
-    used = model.fit_report_.mean
-    rows = [
-        {
-            "stage": "mean",
-            "kernel": row.label if row.view == "columns" else f"{row.label} ({row.view})",
-            "score": row.loss,
-            "weight": float(f"{row.label} ridge ({row.view})" in used),
-        }
-        for row in tried
+    rows = SearchRecord(_mean_rows(model))
+    return search_pictures(rows, "log loss of held-out rows, lower is better")
+
+
+def _mean_rows(model: Any) -> list[dict[str, Any]]:
+    """Return the kernels of the mean, without the suffix of the plain scaling in their labels."""
+    return [
+        {**row, "kernel": row["kernel"].removesuffix(" (columns)")}
+        for row in model.search_
+        if row["stage"] == "mean"
     ]
-    return search_pictures(SearchRecord(rows), "log loss of held-out rows, lower is better")

@@ -65,7 +65,12 @@ def search_stage(
 
 
 class SearchRecord(list[dict[str, Any]]):
-    """Every kernel that a fit has tried, one row per kernel and stage.
+    """Every kernel that a fit has tried, one row per kernel and stage: ``model.search_``.
+
+    A row is a dict. All rows have ``stage``, ``kernel``, ``score`` (smaller is better), ``weight``
+    (0 if the kernel is not in use) and ``failure``; rows of regressors also ``noise_variance``,
+    ``evaluations``, ``full_evaluations``, ``gradient_norm`` and ``seconds``; rows of a classifier's
+    mean ``seconds`` and ``rows``, the number of rows that the kernel was trained on.
 
     Attributes
     ----------

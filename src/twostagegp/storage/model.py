@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from twostagegp.errors import MemoryBudgetError, ModelFileError
 from twostagegp.runtime.optional import require
 from twostagegp.storage.folder import read_files, read_manifest, write_folder
+from twostagegp.storage.renames import with_present_names
 from twostagegp.storage.upgrades import from_format_1
 
 __all__ = ["FORMAT", "load", "save_model"]
@@ -148,7 +149,7 @@ def _read(
     manifest: Mapping[str, Any],
     files: Mapping[str, bytes],
     device: Any,
-    upgrade: Callable[[Any], Any] | None,
+    upgrade: Callable[[Any], Any],
 ) -> Any:
     """Make the model of the files; ``upgrade`` rewrites the parts of an older format."""
     from twostagegp.storage.decoding import Decoder
@@ -165,8 +166,7 @@ def _read(
         key: value if value.flags.writeable else value.copy() for key, value in loaded.items()
     }
     estimators = [load_estimator(files[f"sklearn-{k}"]) for k in range(len(files) - 2)]
-    parts = structure["parts"] if upgrade is None else upgrade(structure["parts"])
-    model = Decoder(arrays, estimators, device).parts(parts)
+    model = Decoder(arrays, estimators, device).parts(upgrade(structure["parts"]))
     name = type(model).__name__
     if name not in FRONT_DOORS or name != manifest.get("class"):
         raise ModelFileError(f"it describes a {name} instead of a {manifest.get('class')}.")
@@ -215,4 +215,7 @@ def _try(model: Any) -> None:
 
 
 #: Formats that are read, and how the parts of each become those of the present one.
-_UPGRADES: dict[int, Callable[[Any], Any] | None] = {1: from_format_1, FORMAT: None}
+_UPGRADES: dict[int, Callable[[Any], Any]] = {
+    1: from_format_1,
+    FORMAT: with_present_names,
+}

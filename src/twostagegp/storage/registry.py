@@ -128,15 +128,20 @@ _COLUMNS = "missing?:any columns_?:TableEncoder|none"
 _NO_COLUMNS = (("missing", "auto"), ("columns_", None))
 _NUMERIC = "fill:array indicator:bool"
 _TARGETS = "fitted_:FittedRegression"
-_REPORTS = "fit_report_:FitReport|list search_:SearchRecord|list"
+_REPORTS = "fit_report_:FitReport|list"
+#: Fields of a report that are None for regressors or for classifiers.
+_REPORT_FIELDS_OF_ONE_KIND = (
+    "noise_std", "evaluations", "full_evaluations", "full_factorizations", "seconds_saved",
+    "gradient_norm", "jitter", "refits", "n_classes", "alpha_eps", "log_loss",
+)  # fmt: skip
 _SHARED = "training noise_floor device dtype n_jobs random_state verbose"
 
 PARTS: dict[str, Part] = {
     # front doors
     "TwoStageGPRegressor": _front_door(
         "estimators.regressor",
-        "method kernels ard mean penalty variance variance_objective selection residuals "
-        f"calibration n_neighbors {_SHARED}",
+        "method kernels ard mean penalty objective variance variance_objective selection "
+        f"residuals calibration n_neighbors {_SHARED}",
         f"{_SEEN} {_COLUMNS} {_TARGETS} {_REPORTS} settings?:any",
         check=checks.check_regressor,
         defaults=(*_NO_COLUMNS, ("settings", None)),
@@ -150,7 +155,7 @@ PARTS: dict[str, Part] = {
     ),
     "GPNNRegressor": _front_door(
         "estimators.gpnn",
-        "kernel n_neighbors ard hyperparameters n_blocks block_rows calibrate n_calibration "
+        "kernel n_neighbors ard objective n_blocks block_rows calibration n_calibration "
         f"preprocess {_SHARED}",
         f"{_SEEN} {_COLUMNS} {_TARGETS} {_REPORTS}",
         check=checks.check_regressor,
@@ -160,8 +165,8 @@ PARTS: dict[str, Part] = {
         "estimators.classifier",
         "stages alpha_eps latent_scale n_samples smoothing method kernels ard mean variance "
         f"residuals n_neighbors {_SHARED}",
-        f"{_SEEN} {_COLUMNS} classes_:array fitted_:FittedClasses search_:list "
-        "fit_report_:ClassReport settings?:any",
+        f"{_SEEN} {_COLUMNS} classes_:array fitted_:FittedClasses "
+        "fit_report_:FitReport settings?:any",
         check=checks.check_classifier,
         defaults=(*_NO_COLUMNS, ("settings", None)),
     ),
@@ -246,7 +251,7 @@ PARTS: dict[str, Part] = {
         "penalty_shift:number evaluations:int full_evaluations:int refit_evaluations:int "
         "seconds:number full_seconds:number gradient_norm:number failure:str",
     ),
-    "SearchRecord": _part(
+    "SearchRecord": _part(  # in older files
         "search.stages",
         "rows:list mean:KernelSearch|none variance:KernelSearch|none",
         make=rebuild.make_search_record,
@@ -269,11 +274,17 @@ PARTS: dict[str, Part] = {
         "estimators.fit_report",
         "method:str method_reason:str n_rows:int n_distinct_rows:int n_features:int "
         "constant_columns:list device:str dtype:str mean:str variance:str calibration:str "
-        "noise_std:number seconds:dict evaluations:int full_evaluations:int "
-        "full_factorisations:int seconds_saved:number gradient_norm:number jitter:number "
-        "refits:int candidates:list variance_candidates:list warnings:list encoded_columns?:list "
-        "updates?:list refit_due?:str",
-        defaults=(("encoded_columns", []), ("updates", []), ("refit_due", "")),
+        "seconds:dict candidates:list variance_candidates:list warnings:list "
+        "noise_std?:number|none evaluations?:int|none full_evaluations?:int|none "
+        "full_factorizations?:int|none seconds_saved?:number|none gradient_norm?:number|none "
+        "jitter?:number|none refits?:int|none n_classes?:int|none alpha_eps?:number|none "
+        "log_loss?:number|none encoded_columns?:list updates?:list refit_due?:str",
+        defaults=(
+            *((name, None) for name in _REPORT_FIELDS_OF_ONE_KIND),
+            ("encoded_columns", []),
+            ("updates", []),
+            ("refit_due", ""),
+        ),
         check=checks.check_report,
     ),
     # engines
@@ -376,13 +387,6 @@ PARTS: dict[str, Part] = {
         check=checks.check_whitening,
     ),
     # classification
-    "ClassReport": _part(
-        "estimators.classifier",
-        "n_rows:int n_distinct:int n_features:int n_classes:int method:str method_reason:str "
-        "device:str mean:str variance:str calibration:str alpha_eps:number log_loss:number "
-        "constant_columns:list seconds:dict encoded_columns?:list",
-        defaults=(("encoded_columns", []),),
-    ),
     "ClassFit": _part(
         "classification.fit",
         "mean:ClassMean|none latents:ExactLatents|LocalLatents scale:LatentScale seconds:dict "

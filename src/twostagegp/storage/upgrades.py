@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from twostagegp.storage.renames import with_present_names
+
 __all__ = ["from_format_1"]
 
 _REGRESSORS = ("TwoStageGPRegressor", "ExactGPRegressor", "GPNNRegressor")
@@ -36,7 +38,7 @@ def from_format_1(parts: Any) -> Any:
             part = {**part, "state": state}
         places[number] = len(made)
         made.append(part)
-    return made
+    return with_present_names(made)
 
 
 def _moved(value: Any, places: dict[int, int]) -> Any:

@@ -1,0 +1,130 @@
+"""Files with the names of earlier versions load with the present names."""
+
+import json
+
+import numpy as np
+import pytest
+
+import twostagegp
+from twostagegp import GPNNRegressor, TwoStageGPClassifier, TwoStageGPRegressor
+from twostagegp.storage.folder import read_files, read_manifest, write_folder
+
+_RNG = np.random.default_rng(0)
+X = _RNG.normal(size=(60, 3))
+Y = np.sin(2 * X[:, 0]) + 0.3 * _RNG.normal(size=60)
+NEW = _RNG.normal(size=(20, 3))
+VERSIONS = pytest.mark.parametrize("version", [1, 2])
+
+
+@pytest.fixture(scope="module")
+def models():
+    small = {"kernels": ("rbf", "matern32"), "random_state": 0}
+    return {
+        "exact": TwoStageGPRegressor(**small).fit(X, Y),
+        "gpnn": GPNNRegressor(random_state=0).fit(X, Y),
+        "classes": TwoStageGPClassifier(**small).fit(X, Y > 0),
+    }
+
+
+@pytest.fixture
+def load_changed(models, tmp_path):
+    """Save a model, change the parts of its structure, and load it."""
+
+    def load(name, change, version=2):
+        models[name].save(tmp_path / "model")
+        manifest = read_manifest(tmp_path / "model")
+        files = dict(read_files(tmp_path / "model", manifest))
+        content = json.loads(files["model"])
+        change(content["parts"])
+        files["model"] = json.dumps(content).encode()
+        kept = {key: manifest[key] for key in manifest if key not in ("files", "sha256", "kind")}
+        write_folder(tmp_path / "changed", {**kept, "format": version}, files)
+        return twostagegp.load(tmp_path / "changed")
+
+    return load
+
+
+def states(parts, name):
+    return [part["state"] for part in parts if part["class"] == name]
+
+
+def assert_same_predictions(loaded, model):
+    np.testing.assert_allclose(loaded.predict(NEW), model.predict(NEW), rtol=1e-9)
+
+
+@VERSIONS
+@pytest.mark.parametrize(
+    ("old", "objective", "selection"),
+    [
+        ("loo", "loo", "heldout"),
+        ("nll", "nll", "heldout"),
+        ("misspecification", "loo", "misspecification"),
+        ({"tuple": ["nll", "misspecification"]}, "nll", ("heldout", "misspecification")),
+        (["loo", "loo"], "loo", ("heldout", "heldout")),
+    ],
+)
+def test_the_old_meaning_of_selection_is_read(
+    models, load_changed, version, old, objective, selection
+):
+    def change(parts):
+        for state in states(parts, "TwoStageGPRegressor"):
+            del state["objective"]
+            state["selection"] = old
+
+    loaded = load_changed("exact", change, version)
+    assert (loaded.objective, loaded.selection) == (objective, selection)
+    assert_same_predictions(loaded, models["exact"])
+    assert loaded.search_ == models["exact"].search_
+
+
+@VERSIONS
+@pytest.mark.parametrize(("calibrate", "calibration"), [(True, "scale"), (False, None)])
+def test_old_parameters_of_gpnn_are_read(models, load_changed, version, calibrate, calibration):
+    def change(parts):
+        (state,) = states(parts, "GPNNRegressor")
+        state["hyperparameters"] = state.pop("objective")
+        del state["calibration"]
+        state |= {"calibrate": calibrate, "preprocess": "standardise"}
+        (report,) = states(parts, "FitReport")
+        report["full_factorisations"] = report.pop("full_factorizations")
+
+    loaded = load_changed("gpnn", change, version)
+    model = models["gpnn"]
+    assert (loaded.objective, loaded.calibration) == (model.objective, calibration)
+    assert loaded.preprocess == "standardize"
+    assert loaded.fit_report_.full_factorizations == model.fit_report_.full_factorizations
+    assert_same_predictions(loaded, model)
+
+
+@VERSIONS
+def test_the_old_report_and_search_of_a_classifier_are_read(models, load_changed, version):
+    sizes = ["n_rows", "n_distinct_rows", "n_features", "n_classes", "constant_columns"]
+    parts_of_fit = ["method", "method_reason", "device", "mean", "variance", "calibration"]
+    old = [*sizes, *parts_of_fit, "alpha_eps", "log_loss", "seconds", "encoded_columns"]
+
+    def change(parts):
+        for part in parts:
+            if part["class"] == "FitReport":
+                kept = {key: part["state"][key] for key in old}
+                kept["n_distinct"] = kept.pop("n_distinct_rows")
+                part.update({"class": "ClassReport", "state": kept})
+            if part["class"] == "TwoStageGPClassifier":
+                tried = [k for k, each in enumerate(parts) if each["class"] == "Tried"]
+                part["state"]["search_"] = [{"part": k} for k in tried]
+
+    model = models["classes"]
+    loaded = load_changed("classes", change, version)
+    assert loaded.search_ == model.search_
+    for name in (*old, "dtype", "noise_std", "refit_due"):
+        assert getattr(loaded.fit_report_, name) == getattr(model.fit_report_, name)
+    np.testing.assert_allclose(loaded.predict_proba(NEW), model.predict_proba(NEW), rtol=1e-9)
+
+
+def test_the_search_record_of_older_files_is_made_from_the_fitted_parts(models, load_changed):
+    def change(parts):
+        record = {"class": "SearchRecord", "state": {"rows": [], "mean": None, "variance": None}}
+        parts[-1]["state"]["search_"] = {"part": len(parts) - 1}
+        parts.insert(len(parts) - 1, record)
+
+    loaded = load_changed("exact", change)
+    assert loaded.search_ == models["exact"].search_
