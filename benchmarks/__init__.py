@@ -20,3 +20,12 @@
 Every other program writes what it measured (JSON) and a table made from it (Markdown) to
 ``benchmarks/results``. A run that was broken off goes on where it stopped.
 """
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["RESULTS"]
+
+#: Folder of the stored results.
+RESULTS = Path(__file__).parent / "results"

@@ -24,8 +24,8 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks._golden_outputs import Outcome
-from benchmarks._models import code_version
-from benchmarks._store import write_whole
+from measurements.provenance import code_version
+from measurements.store import write_whole
 
 __all__ = ["Comparison", "Store", "compare", "facts"]
 

@@ -1,7 +1,7 @@
 """What the calibration does: one fit, three distributions, on seventeen tables.
 
 Every fit of the default estimator is scored with its own local scale and shape, with one factor for
-all rows, and uncalibrated (:mod:`benchmarks._calibration_fits`); the page ``calibration.md`` holds
+all rows, and uncalibrated (:mod:`benchmarks.calibration_fits`); the page ``calibration.md`` holds
 the figures against goals, and against the boosted trees whose records are in ``uci_large.jsonl``.
 Two further experiments stand on the same page: the error of the rows that the model is surest of,
 under the protocol of the GPNN paper, and what a shift from winter to summer does to intervals.
@@ -32,8 +32,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks._arguments import names, numbers, positive
-from benchmarks._calibration_fits import (
+from benchmarks import RESULTS
+from benchmarks.alone import Limits, measure_alone
+from benchmarks.alone import Task as PeerTask
+from benchmarks.calibration_fits import (
     INPUTS,
     JULY,
     SHIFT_MODELS,
@@ -42,20 +44,18 @@ from benchmarks._calibration_fits import (
     measure_gpnn,
     measure_shift,
 )
-from benchmarks._calibration_tables import GPNN_PAPER, report
-from benchmarks._large_sets import SETS as LARGE
-from benchmarks._large_sets import load, n_folds
-from benchmarks._store import JsonLines, Record, write_whole
-from benchmarks._uci_tables import REFERENCES as SMALL
+from benchmarks.calibration_tables import GPNN_PAPER, report
+from benchmarks.large_sets import SETS as LARGE
+from benchmarks.large_sets import load, n_folds
 from benchmarks.peers import PEERS
 from benchmarks.peers.base import NOT_INSTALLED
-from benchmarks.peers.run import answer
-from benchmarks.uci_large import Limits, measure_alone
-from benchmarks.uci_large import Task as PeerTask
+from benchmarks.uci_tables import REFERENCES as SMALL
+from measurements.arguments import names, numbers, positive
+from measurements.processes import answer
+from measurements.store import JsonLines, Record, write_whole
 
 __all__ = ["EXPERIMENTS", "Experiment", "main"]
 
-RESULTS = Path(__file__).parent / "results"
 #: Folds of a larger table, and seeds of GPNN's protocol.
 FOLDS = range(3)
 #: Seconds after which a fit is given up: an exact one of ten thousand rows takes long.
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.alone is not None:
         which, *values = given.alone
         task = [int(value) if value.isdigit() else value for value in values]
-        return answer(lambda: EXPERIMENTS[which].measure(*task))
+        return answer(EXPERIMENTS[which].measure(*task) for _ in range(1))
     which = "shift" if given.shift else given.protocol or "sets"
     failed = 0 if given.table_only else _run_missing(which, _tasks(which, given, parser), given)
     page = _write_page(given.results)

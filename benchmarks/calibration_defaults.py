@@ -37,16 +37,17 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 import twostagegp
-from benchmarks._arguments import names, positive
-from benchmarks._calibration_fits import ATOM_SHARE, distribution_scores, largest_atom
-from benchmarks._large_sets import SETS as LARGE
-from benchmarks._large_sets import Rows, fold_rows, load
-from benchmarks._models import code_version, provenance
-from benchmarks._store import JsonLines, Record, plain, write_whole
-from benchmarks._tables import markdown_table
-from benchmarks._timing import use_threads
-from benchmarks._uci_tables import REFERENCES as SMALL
-from benchmarks._variants import DEFAULT, Variant, changed_settings
+from benchmarks import RESULTS
+from benchmarks.calibration_fits import ATOM_SHARE, distribution_scores, largest_atom
+from benchmarks.large_sets import SETS as LARGE
+from benchmarks.large_sets import Rows, fold_rows, load
+from benchmarks.uci_tables import REFERENCES as SMALL
+from benchmarks.variants import DEFAULT, Variant, changed_settings
+from measurements.arguments import names, positive
+from measurements.provenance import code_version, provenance
+from measurements.store import JsonLines, Record, plain, write_whole
+from measurements.tables import markdown_table
+from measurements.timing import use_threads
 from twostagegp import TwoStageGPRegressor
 from twostagegp.datasets import RegressionData
 from twostagegp.pipeline.calibration.fit import calibrate
@@ -55,7 +56,6 @@ from twostagegp.pipeline.settings import DEFAULTS
 
 __all__ = ["VARIANTS", "main", "measure", "place_rows", "report"]
 
-RESULTS = Path(__file__).parent / "results"
 TITLE = "# Evidence behind the constants of the calibration\n"
 SETS = (*SMALL, *LARGE)
 #: Tables up to this size are used whole.

@@ -35,13 +35,14 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 import twostagegp
-from benchmarks._arguments import names, positive
-from benchmarks._models import code_version
-from benchmarks._store import JsonLines, Record, plain, write_whole
-from benchmarks._tables import figure, markdown_table
-from benchmarks._timing import Timed, use_threads
+from benchmarks import RESULTS
+from benchmarks.alone import Limits, Task, measure_alone
 from benchmarks.peers.run import peak_mib
-from benchmarks.uci_large import Limits, Task, measure_alone
+from measurements.arguments import names, positive
+from measurements.provenance import code_version
+from measurements.store import JsonLines, Record, plain, write_whole
+from measurements.tables import figure, markdown_table
+from measurements.timing import Timed, use_threads
 from twostagegp import TwoStageGPClassifier
 from twostagegp.metrics.classification import ece, log_loss
 
@@ -49,7 +50,6 @@ __all__ = ["draw", "main", "measure", "report"]
 
 Array = NDArray[np.float64]
 
-RESULTS = Path(__file__).parent / "results"
 COLUMNS, CLASSES, DIRECTIONS = 384, 3, 32
 METHODS = ("exact", "neighbors")
 TIME_LIMIT = 3600

@@ -28,14 +28,14 @@ import numpy as np
 import pandas as pd
 
 import twostagegp
-from benchmarks._arguments import positive
-from benchmarks._models import code_version
-from benchmarks._store import JsonLines, Record, write_whole
-from benchmarks._tables import figure, markdown_table
+from benchmarks import RESULTS
+from measurements.arguments import positive
+from measurements.provenance import code_version
+from measurements.store import JsonLines, Record, write_whole
+from measurements.tables import figure, markdown_table
 
 __all__ = ["main", "measure", "report", "write_rows"]
 
-RESULTS = Path(__file__).parent / "results"
 TRAINING_ROWS = 500
 MODEL = ["method=exact", "kernels=rbf", "mean=rbf", "ard=true", "variance=rbf", "calibration=scale"]
 

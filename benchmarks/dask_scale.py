@@ -30,12 +30,13 @@ import torch
 from numpy.typing import NDArray
 
 import twostagegp
-from benchmarks._arguments import positive
-from benchmarks._models import code_version
-from benchmarks._store import JsonLines, Record, plain, write_whole
-from benchmarks._tables import figure, markdown_table
-from benchmarks._timing import Timed
+from benchmarks import RESULTS
 from benchmarks.neighbors_scale import COLUMNS, NOISE, draw, function
+from measurements.arguments import positive
+from measurements.provenance import code_version
+from measurements.store import JsonLines, Record, plain, write_whole
+from measurements.tables import figure, markdown_table
+from measurements.timing import Timed
 from twostagegp import TwoStageGPRegressor, metrics
 from twostagegp.data.rows import Rows, merge_rows
 from twostagegp.distributed.rowless_model import with_posteriors
@@ -46,7 +47,6 @@ __all__ = ["in_memory", "main", "measure", "report", "write_parts"]
 
 Array = NDArray[np.float64]
 
-RESULTS = Path(__file__).parent / "results"
 ROWS, POINTS, EQUAL_ROWS = 10_000_000, 100_000, 200_000
 PART_ROWS, POINT_ROWS = 500_000, 10_000
 WORKERS, MEMORY = 2, "2GiB"

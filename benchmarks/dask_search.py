@@ -25,18 +25,18 @@ import numpy as np
 import torch
 
 import twostagegp
-from benchmarks._arguments import positive
-from benchmarks._models import code_version
-from benchmarks._store import JsonLines, Record, plain, write_whole
-from benchmarks._tables import figure, markdown_table
-from benchmarks._timing import Timed
+from benchmarks import RESULTS
 from benchmarks.neighbors_scale import COLUMNS, draw
+from measurements.arguments import positive
+from measurements.provenance import code_version
+from measurements.store import JsonLines, Record, plain, write_whole
+from measurements.tables import figure, markdown_table
+from measurements.timing import Timed
 from twostagegp import search_kernel
 from twostagegp.search.kernel_search import KernelSearch
 
 __all__ = ["largest_difference", "main", "measure", "report"]
 
-RESULTS = Path(__file__).parent / "results"
 KERNELS = ("rbf", "matern32")
 ROWS, REPEATS, SUBSAMPLE, WORKERS, ROUNDS = 2000, 100, 500, 2, 3
 

@@ -19,13 +19,13 @@ import joblib
 import numpy as np
 
 import twostagegp
-from benchmarks import _variants
-from benchmarks._models import code_version, provenance
-from benchmarks._scores import predictive_scores
-from benchmarks._store import JsonLines, Record, write_whole
-from benchmarks._tables import markdown_table
-from benchmarks._timing import Timed, use_threads
-from benchmarks._variants import Variant, difference, log_ratio
+from benchmarks import RESULTS, variants
+from benchmarks.scores import predictive_scores
+from benchmarks.variants import Variant, difference, log_ratio
+from measurements.provenance import code_version, provenance
+from measurements.store import JsonLines, Record, write_whole
+from measurements.tables import markdown_table
+from measurements.timing import Timed, use_threads
 from twostagegp import (
     TwoStageGPRegressor,
     datasets,
@@ -33,7 +33,6 @@ from twostagegp import (
 
 __all__ = ["VARIANTS", "left_out", "main", "measure"]
 
-RESULTS = Path(__file__).parent / "results"
 SETS = ("yacht", "boston", "energy", "concrete", "wine")
 
 
@@ -83,7 +82,7 @@ def measure(variant: str, name: str, split: int) -> Record:
 def changes(records: list[Record], score: str) -> dict[str, dict[str, float]]:
     """Mean change against the default by variant and table, over the splits both have."""
     change = log_ratio("rmse") if score == "rmse" else difference("nlpd_standardized")
-    return _variants.changes(
+    return variants.changes(
         records, lambda record, base: 100.0 * change(record, base), place=("set", "split")
     )
 

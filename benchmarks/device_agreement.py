@@ -20,9 +20,10 @@ import torch
 from numpy.typing import NDArray
 
 import twostagegp
-from benchmarks._models import code_version
-from benchmarks._store import JsonLines, Record, plain, write_whole
-from benchmarks._tables import markdown_table
+from benchmarks import RESULTS
+from measurements.provenance import code_version
+from measurements.store import JsonLines, Record, plain, write_whole
+from measurements.tables import markdown_table
 from twostagegp.data.rows import Rows
 from twostagegp.engines.exact.blocked import BLOCKED_ROWS
 from twostagegp.engines.exact.engine import ExactEngine
@@ -32,7 +33,6 @@ from twostagegp.kernels import KERNELS, NamedKernel
 __all__ = ["compare", "main", "report"]
 
 Array = NDArray[np.float64]
-RESULTS = Path(__file__).parent / "results"
 ENGINES = ("exact", "exact in blocks", "neighbors")
 QUANTITIES = ("mean", "variance", "held-out residual", "held-out variance", "value", "derivative")
 QUERIES, NEIGHBORS = 40, 20

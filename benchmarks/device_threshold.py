@@ -13,14 +13,13 @@ from pathlib import Path
 
 import torch
 
-from benchmarks._models import code_version
-from benchmarks._store import write_whole
-from benchmarks._tables import figure, markdown_table
+from benchmarks import RESULTS
+from measurements.provenance import code_version
+from measurements.store import write_whole
+from measurements.tables import figure, markdown_table
 from twostagegp import TwoStageGPRegressor, datasets
 
 __all__ = ["main"]
-
-RESULTS = Path(__file__).parent / "results"
 
 
 def _seconds(rows: int, device: str) -> float:

@@ -30,10 +30,11 @@ import torch
 from numpy.typing import NDArray
 
 import twostagegp
-from benchmarks._exact_scale_peers import GPyTorchOnDevice
-from benchmarks._models import code_version, provenance
-from benchmarks._store import JsonLines, Record, plain, write_whole
-from benchmarks._tables import figure, markdown_table
+from benchmarks import RESULTS
+from benchmarks.exact_scale_peers import GPyTorchOnDevice
+from measurements.provenance import code_version, provenance
+from measurements.store import JsonLines, Record, plain, write_whole
+from measurements.tables import figure, markdown_table
 from twostagegp import TwoStageGPRegressor, datasets, metrics
 from twostagegp.data.rows import Rows
 from twostagegp.engines.exact.blocked import BLOCKED_ROWS
@@ -48,7 +49,6 @@ from twostagegp.training.optimise import minimise
 __all__ = ["main", "measure_algebra", "measure_derivatives", "measure_fit", "report"]
 
 Array = NDArray[np.float64]
-RESULTS = Path(__file__).parent / "results"
 QUERIES = 10_000
 _PATHS = ("dense", "large")
 #: Seconds that a default fit and its predictions may take on an H200.

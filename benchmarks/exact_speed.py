@@ -27,11 +27,12 @@ import torch
 from numpy.typing import NDArray
 
 import twostagegp
-from benchmarks._gpytorch_exact import GPyTorchExact
-from benchmarks._models import code_version
-from benchmarks._store import plain, write_whole
-from benchmarks._tables import MISSING, figure, markdown_table, yes_no
-from benchmarks._timing import Timed, use_threads
+from benchmarks import RESULTS
+from benchmarks.gpytorch_exact import GPyTorchExact
+from measurements.provenance import code_version
+from measurements.store import plain, write_whole
+from measurements.tables import MISSING, figure, markdown_table, yes_no
+from measurements.timing import Timed, use_threads
 from twostagegp import TwoStageGPRegressor, datasets, metrics
 
 __all__ = ["Split", "against_gpytorch", "large_fit", "main", "small_fit"]
@@ -41,7 +42,6 @@ Array = NDArray[np.float64]
 Split = tuple[Array, Array, Array, Array]
 Facts = dict[str, Any]
 
-RESULTS = Path(__file__).parent / "results"
 RATIO_GOAL = 1.0
 FACTORISATIONS_GOAL = 12
 SMALL_SECONDS_GOAL = 0.3

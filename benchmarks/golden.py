@@ -33,10 +33,10 @@ import torch
 from numba.core import event
 from threadpoolctl import threadpool_limits
 
-from benchmarks._arguments import positive
 from benchmarks._golden_fits import CONFIGURATIONS, SLOW
 from benchmarks._golden_outputs import Outcome
 from benchmarks._golden_store import Comparison, Store, compare, facts
+from measurements.arguments import positive
 
 __all__ = ["main"]
 

@@ -3,8 +3,8 @@
 A table is drawn row by row from one law and then parted into training rows and new rows, so that
 the coverage of intervals at the new rows says something about the model; where it does not (a
 handful of rows, training rows spoiled by an outlier of their own, a target that no row tells
-anything about), ``judged`` is False. The laws are in :mod:`benchmarks._hard_inputs` (what is odd is
-X) and :mod:`benchmarks._hard_targets` (what is odd is y).
+anything about), ``judged`` is False. The laws are in :mod:`benchmarks.hard_inputs` (what is odd is
+X) and :mod:`benchmarks.hard_targets` (what is odd is y).
 
     python -m benchmarks.hard_tables    # list them
 """
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks._hard_inputs import INPUTS
-from benchmarks._hard_recipe import Array, Recipe
-from benchmarks._hard_targets import TARGETS
+from benchmarks.hard_inputs import INPUTS
+from benchmarks.hard_recipe import Array, Recipe
+from benchmarks.hard_targets import TARGETS
 
 __all__ = ["NEW_ROWS", "TABLES", "HardTable", "classes", "hard_table", "main"]
 

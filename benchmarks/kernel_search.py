@@ -35,11 +35,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import twostagegp
-from benchmarks._models import code_version
-from benchmarks._search_profile import Profile, profiled
-from benchmarks._search_tables import KERNELS, report
-from benchmarks._store import JsonLines, Record, write_whole
-from benchmarks._timing import Timed, use_threads
+from benchmarks import RESULTS
+from benchmarks.search_profile import Profile, profiled
+from benchmarks.search_tables import KERNELS, report
+from measurements.provenance import code_version
+from measurements.store import JsonLines, Record, write_whole
+from measurements.timing import Timed, use_threads
 from twostagegp import datasets, search_kernel
 from twostagegp.data.scaling import Prepared, prepare
 from twostagegp.kernels import make_kernel
@@ -51,7 +52,6 @@ Array = NDArray[np.float64]
 #: Inputs and target in the user's units.
 Table = tuple[Array, Array]
 
-RESULTS = Path(__file__).parent / "results"
 LOOP_REPEATS = 4
 
 
@@ -243,7 +243,7 @@ def _loop_fit(
     name: str, repeat: int, search: KernelSearch, rows: Standardised, steps: int = 100
 ) -> Record:
     """One fit of the plain loop, timed, and its likelihood beside that of the search."""
-    from benchmarks._gpytorch_exact import train, train_to_the_end
+    from benchmarks.gpytorch_exact import train, train_to_the_end
 
     X, t = rows.behind(search.index[repeat, : search.n_train])
     with Timed() as timed:

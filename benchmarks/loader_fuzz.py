@@ -4,7 +4,7 @@ Small models of every kind are saved. Each case spoils one: a value of its struc
 piece of another model put in, shapes, types and places of arrays changed, numbers made infinite,
 archives rebuilt, names that lead out of the folder, links and pipes in place of files; most of
 them with right hashes. Then it is loaded and, where there is a model, predicts. What counts as a
-failure: ``benchmarks._fuzz_guard``.
+failure: ``benchmarks.fuzz_guard``.
 
     python -m benchmarks.loader_fuzz --cases 100000
     python -m benchmarks.loader_fuzz --only 4711        # one case, with its traceback
@@ -19,9 +19,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks._fuzz_runner import memory_folder, run_program
-from benchmarks._loader_cases import Cases, open_stored
-from benchmarks._loader_models import save_models
+from benchmarks.fuzz_runner import memory_folder, run_program
+from benchmarks.loader_cases import Cases, open_stored
+from benchmarks.loader_models import save_models
 
 __all__ = ["main"]
 

@@ -22,19 +22,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 import twostagegp
-from benchmarks._arguments import positive
-from benchmarks._models import code_version, provenance
-from benchmarks._store import JsonLines, Record, write_whole
-from benchmarks._tables import markdown_table, mean_se
-from benchmarks._timing import Timed
-from benchmarks._variants import changed_settings
+from benchmarks import RESULTS
+from benchmarks.variants import changed_settings
+from measurements.arguments import positive
+from measurements.provenance import code_version, provenance
+from measurements.store import JsonLines, Record, write_whole
+from measurements.tables import markdown_table, mean_se
+from measurements.timing import Timed
 from twostagegp import TwoStageGPClassifier, TwoStageGPRegressor, metrics
 from twostagegp.pipeline.settings import Settings
 
 __all__ = ["main", "measure", "report"]
 
 Array = NDArray[np.float64]
-RESULTS = Path(__file__).parent / "results"
 SIZES = ((40, 10), (80, 12), (80, 30), (200, 30), (240, 6))
 KINDS = ("noise", "signal")
 N_NEW = 1000

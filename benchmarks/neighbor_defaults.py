@@ -44,17 +44,18 @@ from typing import Any
 import numpy as np
 
 import twostagegp
-from benchmarks._arguments import names, positive
-from benchmarks._large_sets import SETS, Rows, fold_rows, load
-from benchmarks._models import code_version, provenance
-from benchmarks._store import JsonLines, Record, plain, write_whole
-from benchmarks._tables import MISSING, figure, markdown_table
-from benchmarks._timing import use_threads
-from benchmarks._variants import DEFAULT, Variant, changes, difference, log_ratio
+from benchmarks import RESULTS
+from benchmarks.alone import Limits, Task, measure_alone
+from benchmarks.large_sets import SETS, Rows, fold_rows, load
 from benchmarks.peers.base import Array
 from benchmarks.peers.ours import Ours
 from benchmarks.peers.run import measure as fit_and_score
-from benchmarks.uci_large import Limits, Task, measure_alone
+from benchmarks.variants import DEFAULT, Variant, changes, difference, log_ratio
+from measurements.arguments import names, positive
+from measurements.provenance import code_version, provenance
+from measurements.store import JsonLines, Record, plain, write_whole
+from measurements.tables import MISSING, figure, markdown_table
+from measurements.timing import use_threads
 from twostagegp import TwoStageGPRegressor
 from twostagegp.datasets import RegressionData
 from twostagegp.pipeline.mean.crossfit import boosted_trees
@@ -63,7 +64,6 @@ from twostagegp.training.rounds import Schedule
 
 __all__ = ["VARIANTS", "OfRows", "inner_rows", "main", "measure", "report"]
 
-RESULTS = Path(__file__).parent / "results"
 TITLE = "# Evidence behind the defaults of the neighbour method\n"
 FOLD = 0
 #: Held out of the training rows: this share of them, and no more than so many.

@@ -35,11 +35,12 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 import twostagegp
-from benchmarks._arguments import positive
-from benchmarks._models import code_version
-from benchmarks._store import JsonLines, Record, write_whole
-from benchmarks._tables import MISSING, figure, markdown_table
-from benchmarks._timing import Timed, use_threads
+from benchmarks import RESULTS
+from measurements.arguments import positive
+from measurements.provenance import code_version
+from measurements.store import JsonLines, Record, write_whole
+from measurements.tables import MISSING, figure, markdown_table
+from measurements.timing import Timed, use_threads
 from twostagegp.engines.neighbors.index import BruteIndex, TreeIndex
 
 __all__ = ["Cell", "main", "measure", "report", "table"]
@@ -47,7 +48,6 @@ __all__ = ["Cell", "main", "measure", "report", "table"]
 Array = NDArray[np.float64]
 Rows = NDArray[np.integer[Any]]
 
-RESULTS = Path(__file__).parent / "results"
 NEIGHBOURS = 50
 ROWS = (10_000, 100_000, 1_000_000)
 COLUMNS = (2, 4, 8, 16, 32, 64, 128)

@@ -38,14 +38,15 @@ import torch
 from numpy.typing import NDArray
 
 import twostagegp
-from benchmarks._arguments import positive
-from benchmarks._models import code_version
-from benchmarks._store import JsonLines, Record, plain, write_whole
-from benchmarks._tables import MISSING, figure, markdown_table, yes_no
-from benchmarks._timing import Timed, use_threads
+from benchmarks import RESULTS
+from benchmarks.alone import Limits, Task, measure_alone
 from benchmarks.neighbors_speed import prediction_parts
 from benchmarks.peers.run import peak_mib
-from benchmarks.uci_large import Limits, Task, measure_alone
+from measurements.arguments import positive
+from measurements.provenance import code_version
+from measurements.store import JsonLines, Record, plain, write_whole
+from measurements.tables import MISSING, figure, markdown_table, yes_no
+from measurements.timing import Timed, use_threads
 from twostagegp import GPNNRegressor, TwoStageGPRegressor, metrics
 from twostagegp.engines.neighbors.index import TreeIndex
 from twostagegp.estimators import fitted
@@ -56,7 +57,6 @@ __all__ = ["draw", "function", "growth", "main", "measure", "measure_engine", "r
 
 Array = NDArray[np.float64]
 
-RESULTS = Path(__file__).parent / "results"
 ROWS = {"cpu": (100_000, 300_000, 1_000_000, 2_000_000), "cuda": (100_000, 1_000_000)}
 POINTS = {"cpu": 200_000, "cuda": 1_000_000}
 COLUMNS = 8

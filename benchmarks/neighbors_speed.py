@@ -36,12 +36,13 @@ from unittest.mock import patch
 
 import numpy as np
 
-from benchmarks._arguments import positive
-from benchmarks._store import JsonLines, Record, plain, write_whole
-from benchmarks._tables import MISSING, figure, markdown_table, yes_no
-from benchmarks._timing import Timed, use_threads
+from benchmarks import RESULTS
 from benchmarks.peers import PEERS
 from benchmarks.peers.base import Array, Fitted, NotInstalledError, threads
+from measurements.arguments import positive
+from measurements.store import JsonLines, Record, plain, write_whole
+from measurements.tables import MISSING, figure, markdown_table, yes_no
+from measurements.timing import Timed, use_threads
 
 __all__ = [
     "CONTESTANTS",
@@ -56,7 +57,6 @@ __all__ = [
     "solve_flops",
 ]
 
-RESULTS = Path(__file__).parent / "results"
 NEIGHBOURS = 50
 #: Rows of the fit, and points of the prediction, that come before the clock runs.
 WARM_ROWS, WARM_POINTS = 600, 64
@@ -105,7 +105,7 @@ class Split:
     @classmethod
     def of_fold(cls, name: str, fold: int = 0) -> Split:
         """A fold of one of the larger tables."""
-        from benchmarks._large_sets import fold_rows, load
+        from benchmarks.large_sets import fold_rows, load
 
         data = load(name)
         train, test = fold_rows(data, fold)
@@ -218,9 +218,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _measure_alone(name: str, file: Path, given: argparse.Namespace, store: JsonLines) -> bool:
     """Measure one model in a process of its own and keep the record; whether that failed."""
-    from benchmarks._models import code_version
+    from benchmarks.alone import Limits, Task, measure_alone
     from benchmarks.peers.base import NOT_INSTALLED
-    from benchmarks.uci_large import Limits, Task, measure_alone
+    from measurements.provenance import code_version
 
     ours = name == LOCAL or CONTESTANTS[name].peer is None
     limits = Limits(
@@ -335,7 +335,7 @@ def prediction_parts(predict: Callable[[], Any], cuda: bool = False) -> dict[str
 
     The rest is what comes before and after, and in a stack with trees those.
     """
-    from benchmarks._search_profile import Profile
+    from benchmarks.search_profile import Profile
     from twostagegp.engines.neighbors import engine as neighbors
 
     profile = Profile(cuda, {"search": 0.0, "solve": 0.0})

@@ -2,7 +2,7 @@ r"""Hostile tables for the command line: hundreds of thousands of spoilt CSV and
 
 Each case spoils a small table and reads it as ``twostagegp fit`` does (whole) or as ``twostagegp
 predict`` does (in chunks, in the types of a model). It may end in a table or in an error of ours;
-what counts as a failure: ``benchmarks._fuzz_guard``.
+what counts as a failure: ``benchmarks.fuzz_guard``.
 
     python -m benchmarks.reader_fuzz --cases 100000
     python -m benchmarks.reader_fuzz --only 4711        # one case, with its traceback
@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from benchmarks._fuzz_runner import memory_folder, run_program
-from benchmarks._reader_cases import ReaderCases
+from benchmarks.fuzz_runner import memory_folder, run_program
+from benchmarks.reader_cases import ReaderCases
 from twostagegp.data.columns import TableEncoder
 
 __all__ = ["fitted_rules", "main"]

@@ -18,14 +18,15 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks._arguments import names, numbers, positive
-from benchmarks._reliability_models import KNOWN, LABELS
-from benchmarks._reliability_tables import report
-from benchmarks._series import measure_series
-from benchmarks._store import JsonLines, Record, write_whole
+from benchmarks import RESULTS
+from benchmarks.alone import Limits, Task
 from benchmarks.hard_tables import TABLES
 from benchmarks.peers.base import NOT_INSTALLED
-from benchmarks.uci_large import RESULTS, Limits, Task
+from benchmarks.reliability_models import KNOWN, LABELS
+from benchmarks.reliability_tables import report
+from benchmarks.series import measure_series
+from measurements.arguments import names, numbers, positive
+from measurements.store import JsonLines, Record, write_whole
 
 __all__ = ["main", "run"]
 
@@ -36,7 +37,7 @@ NAME = "reliability"
 
 def run(tasks: Sequence[Task], limits: Limits) -> Iterator[Record]:
     """Records of the tasks, all of one model; an end by force is an outcome like any other."""
-    for record in measure_series(tasks, limits, module="benchmarks._reliability_fits"):
+    for record in measure_series(tasks, limits, module="benchmarks.reliability_fits"):
         if "error" in record and not record["error"].startswith(NOT_INSTALLED):
             record["ended"] = record.pop("error")
         yield record

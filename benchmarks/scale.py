@@ -18,12 +18,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks._store import JsonLines, Record, write_whole
-from benchmarks._tables import figure, markdown_table
+from benchmarks import RESULTS
+from measurements.store import JsonLines, Record, write_whole
+from measurements.tables import figure, markdown_table
 
 __all__ = ["Cluster", "extrapolate", "main", "report"]
 
-RESULTS = Path(__file__).parent / "results"
 ROWS = 1_000_000_000
 #: Rows of a shard.
 SHARD = 1 << 20
@@ -170,7 +170,7 @@ def draw(known: list[Curve]) -> str:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    from experiments._runner import svg
+    from measurements.figures import svg
 
     fig: Any = Figure(figsize=(9.0, 3.6))
     axes = fig.subplots(1, 2)

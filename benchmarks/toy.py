@@ -1,9 +1,9 @@
-"""The paper's one-dimensional example (Figure 2), over many seeds instead of one picture.
+"""The paper's one-dimensional example (Figure 2) over many seeds instead of one picture.
 
 Thirty points of y = 3x + 2 sin 2πx + N(0, 1), 80 % of them for training. The 95 % interval is
-judged twice: on all thirty observed points, as the paper counts, where those that the model was
-trained on flatter it; and on a thousand fresh points from the same distribution, where it has to
-hold. The mean is judged by its RMSE to the true function on the fresh points.
+judged twice: on all thirty observed points, as the paper counts, which includes the training rows;
+and on a thousand fresh points from the same distribution. The mean is judged by its RMSE to the
+true function on the fresh points.
 
     python -m benchmarks.toy --seeds 50
 """
@@ -12,103 +12,101 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 
-import twostagegp
-from benchmarks._models import LABELS, MODELS, code_version, provenance
-from benchmarks._store import JsonLines, Record, write_whole
-from benchmarks._tables import figure, markdown_table, mean_se
-from benchmarks._timing import Timed
+from benchmarks import RESULTS
+from benchmarks.models import LABELS, MODELS
+from measurements.arguments import names, positive
+from measurements.pages import Page, joined, scored
+from measurements.runner import Measurement, run
+from measurements.store import Record
+from measurements.tables import figure, markdown_table, mean_se
+from measurements.timing import Timed
 from twostagegp import datasets, metrics
 
-__all__ = ["main", "measure", "report"]
+__all__ = ["MEASUREMENT", "Cell", "measure"]
 
-RESULTS = Path(__file__).parent / "results"
 COMPARED = ("single_paper", "single", "paper", "default")
 N_FRESH = 1000
 #: Fresh points get seeds far from those of the thirty.
 FRESH_SEED = 1_000_000
 
 
-def measure(name: str, seed: int) -> Record:
+@dataclass(frozen=True)
+class Cell:
+    """One fit to one draw."""
+
+    model: str
+    seed: int
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--models`` and ``--seeds``."""
+    parser.add_argument("--models", type=names(COMPARED), default=list(COMPARED))
+    parser.add_argument("--seeds", type=positive, help="number of draws; 50 by default")
+
+
+def cells(given: argparse.Namespace) -> list[Cell]:
+    """Return every model on every draw, draw by draw."""
+    seeds = given.seeds or (2 if given.quick else 50)
+    return [Cell(model, seed) for seed in range(seeds) for model in given.models]
+
+
+def measure(cell: Cell) -> Record:
     """Fit one model to the training part of one draw and score it."""
-    record: Record = {
-        "model": name,
-        "seed": seed,
-        "version": twostagegp.__version__,
-        "code": code_version(),
+    X, y = datasets.toy(random_state=cell.seed)
+    train = np.random.default_rng(cell.seed).permutation(len(y))[: round(0.8 * len(y))]
+    X_fresh, y_fresh = datasets.toy(N_FRESH, random_state=FRESH_SEED + cell.seed)
+    _, f_fresh = datasets.toy(N_FRESH, noise=0.0, random_state=FRESH_SEED + cell.seed)
+    model = MODELS[cell.model](random_state=cell.seed)
+    with Timed() as took:
+        model.fit(X[train], y[train])
+    fresh = model.predict_interval(X_fresh)
+    return {
+        "coverage_observed": metrics.coverage(y, interval=model.predict_interval(X)),
+        "coverage_fresh": metrics.coverage(y_fresh, interval=fresh),
+        "width_fresh": metrics.interval_width(y_fresh, interval=fresh),
+        "rmse_f": metrics.rmse(f_fresh, model.predict(X_fresh)),
+        "fit_cpu_seconds": took.cpu,
     }
-    X, y = datasets.toy(random_state=seed)
-    train = np.random.default_rng(seed).permutation(len(y))[: round(0.8 * len(y))]
-    X_fresh, y_fresh = datasets.toy(N_FRESH, random_state=FRESH_SEED + seed)
-    _, f_fresh = datasets.toy(N_FRESH, noise=0.0, random_state=FRESH_SEED + seed)
-    model = MODELS[name](random_state=seed)
-    try:
-        with Timed() as took:
-            model.fit(X[train], y[train])
-        fresh = model.predict_interval(X_fresh)
-        return record | {
-            "coverage_observed": metrics.coverage(y, interval=model.predict_interval(X)),
-            "coverage_fresh": metrics.coverage(y_fresh, interval=fresh),
-            "width_fresh": metrics.interval_width(y_fresh, interval=fresh),
-            "rmse_f": metrics.rmse(f_fresh, model.predict(X_fresh)),
-            "fit_cpu_seconds": took.cpu,
-        }
-    except Exception as error:
-        return record | {"error": f"{type(error).__name__}: {error}"}
 
 
-def report(records: list[Record]) -> str:
-    """The table as a Markdown page."""
-    header = ["model", "seeds", "coverage, 30 observed", "coverage, fresh", "width, fresh"]
-    rows, n_failed = [], sum(bool(r.get("error")) for r in records)
+#: Columns of the table by the scores that they show.
+COLUMNS = {
+    "coverage_observed": "coverage, 30 observed",
+    "coverage_fresh": "coverage, fresh",
+    "width_fresh": "width, fresh",
+    "rmse_f": "RMSE to f, fresh",
+    "fit_cpu_seconds": "CPU seconds per fit",
+}
+
+
+def table(records: Sequence[Record]) -> str:
+    """Return one row per model: mean ± standard error over the seeds."""
+    rows = []
     for name in COMPARED:
-        mine = [r for r in records if r["model"] == name and not r.get("error")]
-        fields = ("coverage_observed", "coverage_fresh", "width_fresh", "rmse_f", "fit_cpu_seconds")
-        cells = [mean_se([r[field] for r in mine]) for field in fields]
-        rows.append([f"{name}: {LABELS[name]}", str(len(mine)), *cells])
-    return "\n".join(
-        [
-            "# The toy of Figure 2\n",
-            provenance(records) if records else "No results yet.",
-            f"\n{n_failed} failed fits. 95 % intervals; mean ± se over the seeds. The noise alone "
-            f"needs a width of {figure(2 * 1.959964)}.\n",
-            markdown_table([*header, "RMSE to f, fresh", "CPU s a fit"], rows),
-        ]
+        own = [r for r in scored(records) if r["model"] == name]
+        scores = [mean_se([r[field] for r in own]) for field in COLUMNS]
+        rows.append([f"{name}: {LABELS[name]}", str(len(own)), *scores])
+    words = (
+        "95 % intervals; mean ± standard error over the seeds. "
+        f"The noise alone needs a width of {figure(2 * 1.959964)}."
     )
+    return joined(words, markdown_table(["model", "seeds", *COLUMNS.values()], rows))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is missing, then write and print the table; returns 1 if a fit failed."""
-    given = _parser().parse_args(arguments)
-    store = JsonLines(given.results / "toy.jsonl", key=("model", "seed"))
-    failed = 0
-    if not given.table_only:
-        done = set() if given.redo else store.done()
-        for seed in range(given.seeds):
-            for name in COMPARED:
-                if (name, seed) not in done:
-                    record = measure(name, seed)
-                    failed += "error" in record
-                    store.append(record, replace=given.redo)
-    page = report(list(store.records().values()))
-    write_whole(given.results / "toy.md", page)
-    print(page)
-    return 1 if failed else 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.toy", description="The paper's one-dimensional example."
-    )
-    parser.add_argument("--seeds", type=int, default=50)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--table-only", action="store_true", help="no fits, only the table")
-    parser.add_argument("--redo", action="store_true", help="fit again what is there already")
-    return parser
-
+MEASUREMENT = Measurement(
+    name="toy",
+    about="The paper's one-dimensional example.",
+    results=RESULTS,
+    cell=Cell,
+    cells=cells,
+    measure=measure,
+    report=Page("The toy of Figure 2", {}, about=table, failed_by=("model", "seed")),
+    arguments=arguments,
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(MEASUREMENT))

@@ -3,10 +3,10 @@
 The models of :mod:`benchmarks.peers` on the standard splits, scored as :mod:`benchmarks.uci_large`
 scores them: the first five splits, of kin8nm, power and naval the first two. Exact Gaussian
 processes of other libraries are run on the five tables that they can hold. A library starts once
-and fits split after split; a fit beyond the time limit is ended and kept as such. What
-``uci_small_peers.jsonl`` has is not computed again. Our own figures on the page are those of
-``uci_small.jsonl`` (:mod:`benchmarks.uci_small`), of the same splits; ``--models ours_auto`` runs
-our default as the peers are run, for the scores that only these records have.
+and fits split after split; a fit beyond the time limit is ended and stored as such. Our own figures
+on the page are those of ``uci_small.jsonl`` (:mod:`benchmarks.uci_small`), of the same splits;
+``--models ours_auto`` runs our default as the peers are run, for the scores that only these records
+have.
 
     python -m benchmarks.uci_small_peers --python .venv-peers/bin/python
     python -m benchmarks.uci_small_peers --models ngboost --sets yacht --splits 0-9
@@ -16,19 +16,20 @@ our default as the peers are run, for the scores that only these records have.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
-from itertools import groupby
 
-from benchmarks._arguments import names, numbers
-from benchmarks._series import measure_series
-from benchmarks._small_peers_tables import NAME, OURS_FILE, our_records, report
-from benchmarks._store import Record
-from benchmarks._uci_tables import REFERENCES
+from benchmarks import RESULTS
 from benchmarks.peers import PEERS
-from benchmarks.uci_large import Limits, Task, add_common, carry_out
+from benchmarks.peers.run import has_diverged
+from benchmarks.small_peers_tables import NAME, our_records, report
+from benchmarks.uci_large import Cell, measure
+from benchmarks.uci_small import MEASUREMENT as OURS
+from benchmarks.uci_tables import REFERENCES
+from measurements.arguments import names, numbers
+from measurements.processes import Processes
+from measurements.runner import Measurement, run
+from measurements.store import Record
 
-__all__ = ["FOLDS", "MODELS", "main", "tasks"]
+__all__ = ["FOLDS", "MEASUREMENT", "MODELS", "cells"]
 
 SECONDS = 300
 LARGE = ("kin8nm", "power", "naval")
@@ -44,44 +45,41 @@ MODELS = (
 )
 
 
-def tasks(sets: Sequence[str], models: Sequence[str], splits: Sequence[int] | None) -> list[Task]:
-    """All fits, model by model, each with the small tables first."""
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the tables, models and splits of a run."""
+    parser.add_argument("--sets", type=names(REFERENCES), help="tables; all eight by default")
+    parser.add_argument("--models", type=names([*PEERS, NAME]), default=list(MODELS))
+    parser.add_argument("--splits", type=numbers, help="numbers, as in 0,1 or 0-4")
+
+
+def cells(given: argparse.Namespace) -> list[Cell]:
+    """Return all fits, model by model, each with the small tables first."""
+    sets = given.sets or (["yacht"] if given.quick else REFERENCES)
     return [
-        Task(model, name, split)
-        for model in models
+        Cell(model, name, split)
+        for model in given.models
         for name in REFERENCES
         if name in sets and not (model in EXACT and name in LARGE)
-        for split in (FOLDS[name] if splits is None else splits)
+        for split in given.splits or (range(1) if given.quick else FOLDS[name])
     ]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is missing, then write and print the tables; returns 1 if a fit failed."""
-    given = _parser().parse_args(arguments)
-    wanted = tasks(given.sets, given.models, given.splits)
-    ours = our_records(given.results / OURS_FILE)
-    return carry_out("uci_small_peers", given, wanted, _measure, partial(_page, ours))
+def page(records: list[Record]) -> str:
+    """Return the page, with our default on the same splits."""
+    return report(records, our_records(OURS.records()))
 
 
-def _measure(wanted: Sequence[Task], limits: Limits) -> Iterator[Record]:
-    for _, group in groupby(wanted, key=lambda task: task.model):
-        yield from measure_series(list(group), limits)
-
-
-def _page(ours: Sequence[Record], records: Iterable[Record]) -> str:
-    return report(records, ours)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.uci_small_peers", description="Small tables, other libraries."
-    )
-    parser.add_argument("--sets", type=names(REFERENCES), default=list(REFERENCES))
-    parser.add_argument("--models", type=names([*PEERS, NAME]), default=list(MODELS))
-    parser.add_argument("--splits", type=numbers, help="numbers, as in 0,1 or 0-4")
-    add_common(parser, SECONDS)
-    return parser
-
+MEASUREMENT = Measurement(
+    name="uci_small_peers",
+    about="Small tables, other libraries.",
+    results=RESULTS,
+    cell=Cell,
+    cells=cells,
+    measure=measure,
+    report=page,
+    arguments=arguments,
+    strategy=Processes(SECONDS, group=lambda cell: cell.model, settled=has_diverged),
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(MEASUREMENT))

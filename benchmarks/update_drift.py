@@ -22,18 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 import twostagegp
-from benchmarks._arguments import numbers
-from benchmarks._models import code_version
-from benchmarks._store import JsonLines, Record, write_whole
-from benchmarks._tables import markdown_table
-from benchmarks._timing import use_threads
+from benchmarks import RESULTS
+from measurements.arguments import numbers
+from measurements.provenance import code_version
+from measurements.store import JsonLines, Record, write_whole
+from measurements.tables import markdown_table
+from measurements.timing import use_threads
 from twostagegp import TwoStageGPRegressor
 from twostagegp.errors import TwoStageGPWarning
 from twostagegp.estimators.drift import LEVEL
 
 __all__ = ["main"]
 
-RESULTS = Path(__file__).parent / "results"
 Array = NDArray[np.float64]
 Rng = np.random.Generator
 NOISE = 0.3

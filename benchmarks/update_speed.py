@@ -28,11 +28,12 @@ import torch
 from numpy.typing import NDArray
 
 import twostagegp
-from benchmarks._arguments import numbers, positive
-from benchmarks._models import code_version
-from benchmarks._store import JsonLines, Record, write_whole
-from benchmarks._tables import figure, markdown_table
-from benchmarks._timing import Timed, use_threads
+from benchmarks import RESULTS
+from measurements.arguments import numbers, positive
+from measurements.provenance import code_version
+from measurements.store import JsonLines, Record, write_whole
+from measurements.tables import figure, markdown_table
+from measurements.timing import Timed, use_threads
 from twostagegp import ExactGPRegressor, GPNNRegressor, TwoStageGPRegressor
 from twostagegp.data.appending import append_rows
 from twostagegp.data.scaling import prepare
@@ -44,7 +45,6 @@ from twostagegp.pipeline.mean.models import RidgeMean
 
 __all__ = ["index_costs", "main", "update_costs"]
 
-RESULTS = Path(__file__).parent / "results"
 Array = NDArray[np.float64]
 COLUMNS = 4
 POINTS = 200

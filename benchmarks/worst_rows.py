@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks._tables import markdown_table
+from measurements.tables import markdown_table
 from twostagegp import TwoStageGPRegressor, datasets
 
 __all__ = ["main", "worst_row"]

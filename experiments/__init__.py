@@ -5,3 +5,12 @@
 - ``python -m experiments.kernel_recovery``: does a kernel search find the kernel?
 - ``python -m experiments.misspecification_tests``: level, power and diagnosis of the tests.
 """
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["RESULTS"]
+
+#: Folder of the stored results.
+RESULTS = Path(__file__).parent / "results"

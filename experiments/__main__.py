@@ -10,15 +10,15 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
-from typing import Any
 
-from experiments._runner import Experiment, run
+from measurements.runner import run
 
-__all__ = ["EXPERIMENTS", "load", "main"]
+__all__ = ["EXPERIMENTS", "main"]
 
-#: Modules with an ``EXPERIMENT``, in the paper's order.
+#: Modules in the paper's order.
 EXPERIMENTS = (
     "toys",
     "theory",
@@ -30,48 +30,49 @@ EXPERIMENTS = (
     "ablation",
     "foundation",
 )
-#: These have a program of their own.
-_OWN_PROGRAM = ("foundation",)
+Program = Callable[[Sequence[str]], int]
 
 
-def load(name: str) -> Experiment[Any]:
-    """The experiment of a module."""
-    found: Experiment[Any] = import_module(f"experiments.{name}").EXPERIMENT
-    return found
+def _program(name: str, arguments: Sequence[str]) -> int:
+    module = import_module(f"experiments.{name}")
+    return (
+        run(module.MEASUREMENT, arguments)
+        if hasattr(module, "MEASUREMENT")
+        else module.main(arguments)
+    )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one experiment or all of them; the worst exit status."""
+#: The experiments by name, each a function of command line arguments.
+PROGRAMS: Mapping[str, Program] = {name: partial(_program, name) for name in EXPERIMENTS}
+
+
+def main(
+    arguments: Sequence[str] | None = None, experiments: Mapping[str, Program] = PROGRAMS
+) -> int:
+    """Run one experiment or all of them; returns the worst exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m experiments",
         description="Every table and figure of the paper.",
         epilog="Further options go to the experiment: python -m experiments table2 --help",
     )
-    parser.add_argument("name", choices=[*EXPERIMENTS, "all", "list"])
+    parser.add_argument("name", choices=[*experiments, "all", "list"])
     given, rest = parser.parse_known_args(arguments)
     if given.name == "list":
-        for name in EXPERIMENTS:
+        for name in experiments:
             print(f"{name:12s} {_about(name)}")
         return 0
     if given.name != "all":
-        return _one(given.name, rest)
+        return experiments[given.name](rest)
     worst, lines = 0, []
-    for name in EXPERIMENTS:
+    for name, program in experiments.items():
         print(f"\n=== {name} ===", flush=True)
         begin = time.perf_counter()
-        status = _one(name, rest)
+        status = program(rest)
         said = {0: "done", 1: "some fits failed", 2: "no data"}.get(status, f"status {status}")
         lines.append(f"{name:12s} {said:20s} {time.perf_counter() - begin:7.1f} s")
         worst = max(worst, status)
     print("\n" + "\n".join(lines))
     return worst
-
-
-def _one(name: str, rest: Sequence[str]) -> int:
-    if name in _OWN_PROGRAM:
-        status: int = import_module(f"experiments.{name}").main(rest)
-        return status
-    return run(load(name), rest)
 
 
 def _about(name: str) -> str:

@@ -32,16 +32,17 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPRegressor
 
-from benchmarks._arguments import names, positive
-from benchmarks._scores import predictive_scores
-from benchmarks._store import Record
-from benchmarks._timing import Timed
-from experiments._ablation_report import CALIBRATIONS, RESIDUALS, SETS, STAGES, picture, report
-from experiments._runner import Experiment
+from benchmarks.scores import predictive_scores
+from experiments import RESULTS
+from experiments.ablation_report import CALIBRATIONS, RESIDUALS, SETS, STAGES, picture, report
+from measurements.arguments import names, positive
+from measurements.runner import Measurement, run
+from measurements.store import Record
+from measurements.timing import Timed
 from twostagegp import TwoStageGPRegressor, datasets
 from twostagegp.pipeline.calibration.fit import Calibration
 
-__all__ = ["EXPERIMENT", "Task", "measure"]
+__all__ = ["MEASUREMENT", "Task", "measure"]
 
 Array = NDArray[np.float64]
 
@@ -155,12 +156,17 @@ def _scores(model: Any, X: Array, y: Array, y_train: Array) -> dict[str, float]:
     }
 
 
-EXPERIMENT = Experiment(
+MEASUREMENT = Measurement(
     name="ablation",
     about="Four first stages, two kinds of residuals, with and without calibration.",
+    results=RESULTS,
+    cell=Task,
     arguments=_arguments,
-    tasks=tasks,
+    cells=tasks,
     measure=measure,
     report=report,
-    picture=picture,
+    figure=picture,
 )
+
+if __name__ == "__main__":
+    raise SystemExit(run(MEASUREMENT))

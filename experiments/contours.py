@@ -44,20 +44,15 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 from numpy.typing import NDArray
 
-from benchmarks._arguments import positive
-from benchmarks._store import Record
-from benchmarks._tables import MISSING, figure, markdown_table, mean_se
-from benchmarks._timing import Timed
-from experiments._paper_pages import (
-    Verdict,
-    failures,
-    mean_or_nan,
-    opening,
-    scored,
-    values,
-    verdicts,
-)
-from experiments._runner import Experiment, svg
+from experiments import RESULTS
+from experiments.verdicts import Verdict, opening, verdicts
+from measurements.arguments import positive
+from measurements.figures import svg
+from measurements.pages import failures, mean_or_nan, scored, values
+from measurements.runner import Measurement, run
+from measurements.store import Record
+from measurements.tables import MISSING, figure, markdown_table, mean_se
+from measurements.timing import Timed
 from twostagegp import datasets
 from twostagegp.data.rows import Rows, merge_rows
 from twostagegp.engines.problem import Problem
@@ -65,7 +60,7 @@ from twostagegp.kernels import NamedKernel
 from twostagegp.plotting import INK, LEGEND, TRUTH, tidy
 from twostagegp.training.optimise import Fitted, improve, minimise
 
-__all__ = ["EXPERIMENT", "Task", "judge", "measure", "picture", "report", "surface_loss"]
+__all__ = ["MEASUREMENT", "Task", "judge", "measure", "picture", "report", "surface_loss"]
 
 Array = NDArray[np.float64]
 
@@ -500,12 +495,17 @@ def _marks(ax: Axes, ends: Ends, pair: tuple[str, str]) -> None:
             )  # fmt: skip
 
 
-EXPERIMENT = Experiment(
+MEASUREMENT = Measurement(
     name="contours",
     about="Contours of the likelihood on wine, and where subsamples lead (Figures 3 and 7).",
+    results=RESULTS,
+    cell=Task,
     arguments=_arguments,
-    tasks=tasks,
+    cells=tasks,
     measure=measure,
     report=report,
-    picture=picture,
+    figure=picture,
 )
+
+if __name__ == "__main__":
+    raise SystemExit(run(MEASUREMENT))

@@ -30,19 +30,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks._arguments import names, positive
-from benchmarks._calibration_fits import gpnn_rows
-from benchmarks._store import Record
-from benchmarks._timing import Timed
+from benchmarks.calibration_fits import gpnn_rows
 from benchmarks.peers.gpnn import Whitening
-from experiments._figure4_report import FETCHED, PARTS, VARIANTS, picture, report
-from experiments._from_benchmarks import BENCHMARKS, FIT, Source
-from experiments._paper import FIGURE4
-from experiments._runner import Experiment
+from experiments import RESULTS
+from experiments.figure4_report import FETCHED, PARTS, VARIANTS, picture, report
+from experiments.from_benchmarks import BENCHMARKS, FIT, Source
+from experiments.printed import FIGURE4
+from measurements.arguments import names, positive
+from measurements.runner import Measurement, run
+from measurements.store import Record
+from measurements.timing import Timed
 from twostagegp import GPNNRegressor, TwoStageGPRegressor, datasets, metrics
 from twostagegp.datasets import FOLDER_VARIABLE
 
-__all__ = ["EXPERIMENT", "Task", "measure"]
+__all__ = ["MEASUREMENT", "Task", "measure"]
 
 SOURCE = Source("calibration_gpnn.jsonl", ("set", "fold", "inputs"))
 SEEDS = 3
@@ -137,12 +138,17 @@ def measure(task: Task) -> Record:
     }
 
 
-EXPERIMENT = Experiment(
+MEASUREMENT = Measurement(
     name="figure4",
     about="UA-RMSE of GPNN and of the two-stage model from nearest neighbours.",
+    results=RESULTS,
+    cell=Task,
     arguments=_arguments,
-    tasks=tasks,
+    cells=tasks,
     measure=measure,
     report=report,
-    picture=picture,
+    figure=picture,
 )
+
+if __name__ == "__main__":
+    raise SystemExit(run(MEASUREMENT))

@@ -57,13 +57,14 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold, GroupShuffleSplit
 
 import twostagegp
-from benchmarks._arguments import names, positive
-from benchmarks._models import code_version
-from benchmarks._store import JsonLines, Record, write_whole
-from benchmarks._timing import Timed
-from experiments._foundation_report import picture, report
-from experiments._runner import measure_all
+from experiments import RESULTS
+from experiments.foundation_report import picture, report
 from experiments.mc_dropout import MCDropoutClassifier
+from measurements.arguments import names, positive
+from measurements.provenance import code_version
+from measurements.runner import measure_all
+from measurements.store import JsonLines, Record, write_whole
+from measurements.timing import Timed
 from twostagegp import TwoStageGPClassifier
 from twostagegp.classification.certainty import leading_pvalues
 from twostagegp.datasets import FOLDER_VARIABLE, DatasetNotFoundError
@@ -88,9 +89,7 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 ROOT = Path(__file__).parent.parent
-RESULTS = Path(__file__).parent / "results"
 #: A copy of the picture for the documentation, under the name by which the page links to it.
-DOCS_PICTURE = ROOT / "docs" / "foundation.svg"
 #: Test rows at most, and training rows of the paper's settings at most.
 TEST_ROWS, PAPER_ROWS = 4000, 1500
 #: Draws behind the choice of certain rows, and its level.
@@ -564,8 +563,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     page = report(records, has_picture=drawn is not None, more_rows=more_rows)
     if drawn is not None:
         write_whole(given.results / "foundation.svg", drawn)
-        if given.results.resolve() == RESULTS.resolve():
-            write_whole(DOCS_PICTURE, drawn)
     write_whole(given.results / "foundation.md", page)
     print(page)
     return 1 if failed else 0

@@ -69,10 +69,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import twostagegp
-from benchmarks._arguments import positive
-from benchmarks._models import code_version
-from benchmarks._store import JsonLines, Record, write_whole
-from experiments._recovery_report import picture, report
+from experiments import RESULTS
+from experiments.recovery_report import picture, report
+from measurements.arguments import positive
+from measurements.provenance import code_version
+from measurements.store import JsonLines, Record, write_whole
 from twostagegp import datasets
 from twostagegp.data.rows import Rows
 from twostagegp.data.sampling import draw_subsamples
@@ -92,7 +93,6 @@ __all__ = ["FULL", "KERNELS", "QUICK", "Plan", "Table", "judge", "main", "measur
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-RESULTS = Path(__file__).parent / "results"
 KERNELS = ("rbf", "matern52", "matern32", "matern12", "laplacian")
 #: Test rows of a synthetic draw.
 TEST_ROWS = 1000

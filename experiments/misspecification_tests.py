@@ -30,9 +30,9 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 from torch import Tensor
 
-from benchmarks._models import code_version
-from benchmarks._store import JsonLines, write_whole
-from benchmarks._tables import markdown_table
+from measurements.provenance import code_version
+from measurements.store import JsonLines, write_whole
+from measurements.tables import markdown_table
 from twostagegp import check_misspecification
 from twostagegp.data.scaling import prepare
 from twostagegp.engines.batched_problem import Block, ProblemBatch

@@ -37,29 +37,21 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks._arguments import names
-from benchmarks._store import Record
-from benchmarks._tables import MISSING, figure, markdown_table, mean_sd
-from experiments._paper import SMALL_SETS, TABLE1, TABLE2, TABLE4, Printed
-from experiments._paper_pages import (
-    Verdict,
-    at_least,
-    count,
-    failures,
-    mean_or_nan,
-    on_all,
-    opening,
-    scored,
-    values,
-    verdicts,
-)
-from experiments._runner import Experiment, svg
-from experiments._small_sets import LARGE, Cells, add_options, fit_and_score, places, printed
+from experiments import RESULTS
+from experiments.printed import SMALL_SETS, TABLE1, TABLE2, TABLE4, Printed
+from experiments.small_sets import LARGE, Cells, add_options, fit_and_score, places, printed
+from experiments.verdicts import Verdict, at_least, count, on_all, opening, verdicts
+from measurements.arguments import names
+from measurements.figures import svg
+from measurements.pages import failures, mean_or_nan, scored, values
+from measurements.runner import Measurement, run
+from measurements.store import Record
+from measurements.tables import MISSING, figure, markdown_table, mean_sd
 from twostagegp import ExactGPRegressor, TwoStageGPRegressor, datasets, metrics
 from twostagegp.errors import InputError
 from twostagegp.plotting import INK, LEGEND, MODEL, MUTED, TRUTH
 
-__all__ = ["EXPERIMENT", "MODELS", "Task", "judge", "measure", "picture", "report"]
+__all__ = ["MEASUREMENT", "MODELS", "Task", "judge", "measure", "picture", "report"]
 
 Array = NDArray[np.float64]
 
@@ -558,12 +550,17 @@ def _relative(cells: Cells, name: str, label: str, model: str | None) -> float:
     return own / base if base > 0.0 else math.nan
 
 
-EXPERIMENT = Experiment(
+MEASUREMENT = Measurement(
     name="table1",
     about="Exact-GP with the RBF kernel and with the kernel of the automatic search.",
+    results=RESULTS,
+    cell=Task,
     arguments=_arguments,
-    tasks=tasks,
+    cells=tasks,
     measure=measure,
     report=report,
-    picture=picture,
+    figure=picture,
 )
+
+if __name__ == "__main__":
+    raise SystemExit(run(MEASUREMENT))

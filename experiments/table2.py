@@ -30,21 +30,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks._arguments import names, positive
-from benchmarks._models import MODELS
-from benchmarks._scores import fit_facts, predictive_scores
-from benchmarks._store import Record
-from benchmarks._timing import Timed
-from benchmarks._uci_tables import REFERENCES
-from experiments._from_benchmarks import BENCHMARKS, FIT, Source
-from experiments._paper import SMALL_SETS
-from experiments._runner import Experiment
-from experiments._table2_peers import library_records
-from experiments._table2_report import CONSTANT, LABELS, picture, report
+from benchmarks.models import MODELS
+from benchmarks.scores import fit_facts, predictive_scores
+from benchmarks.uci_tables import REFERENCES
+from experiments import RESULTS
+from experiments.from_benchmarks import BENCHMARKS, FIT, Source
+from experiments.printed import SMALL_SETS
+from experiments.table2_peers import library_records
+from experiments.table2_report import CONSTANT, LABELS, picture, report
+from measurements.arguments import names, positive
+from measurements.runner import Measurement, run
+from measurements.store import Record
+from measurements.timing import Timed
 from twostagegp import datasets, metrics
 from twostagegp.errors import InputError
 
-__all__ = ["EXPERIMENT", "Task", "measure"]
+__all__ = ["MEASUREMENT", "Task", "measure"]
 
 Array = NDArray[np.float64]
 
@@ -147,12 +148,17 @@ def page(records: list[Record]) -> str:
     return report(records, library_records())
 
 
-EXPERIMENT = Experiment(
+MEASUREMENT = Measurement(
     name="table2",
     about="Exact-GP and the two-stage model on the eight small UCI tables.",
+    results=RESULTS,
+    cell=Task,
     arguments=_arguments,
-    tasks=tasks,
+    cells=tasks,
     measure=measure,
     report=page,
-    picture=picture,
+    figure=picture,
 )
+
+if __name__ == "__main__":
+    raise SystemExit(run(MEASUREMENT))

@@ -22,28 +22,20 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from benchmarks._store import Record
-from benchmarks._tables import MISSING, figure, markdown_table, mean_sd, mean_se
-from experiments._paper import TABLE4
-from experiments._paper_pages import (
-    Verdict,
-    at_least,
-    count,
-    failures,
-    mean_or_nan,
-    on_all,
-    opening,
-    scored,
-    standard_error,
-    verdicts,
-)
-from experiments._runner import Experiment, svg
-from experiments._small_sets import LARGE, Cells, add_options, fit_and_score, places, printed
+from experiments import RESULTS
+from experiments.printed import TABLE4
+from experiments.small_sets import LARGE, Cells, add_options, fit_and_score, places, printed
+from experiments.verdicts import Verdict, at_least, count, on_all, verdicts
+from measurements.figures import svg
+from measurements.pages import Page, joined, mean_or_nan, standard_error
+from measurements.runner import Measurement, run
+from measurements.store import Record
+from measurements.tables import MISSING, figure, markdown_table, mean_sd, mean_se
 from twostagegp import ExactGPRegressor, TwoStageGPRegressor
 from twostagegp.plotting import INK, LEGEND, MODEL, MUTED, TRUTH
 from twostagegp.training.schedule import Training
 
-__all__ = ["EXPERIMENT", "MODELS", "Task", "judge", "measure", "picture", "report"]
+__all__ = ["MEASUREMENT", "MODELS", "Task", "judge", "measure", "picture", "report"]
 
 #: Table 3; the second column is ``ExactGPRegressor.from_paper(table=3)``.
 FULL = Training(optimizer="adam", steps=50, lr=0.1)
@@ -66,7 +58,6 @@ QUICK = {"yacht": 2}
 COMPARABLE = 0.05
 #: So many times cheaper is significant.
 SIGNIFICANT = 2.0
-COMMAND = "python -m experiments table4"
 
 
 @dataclass(frozen=True)
@@ -168,27 +159,6 @@ def _ratios(cells: Cells, first: str, second: str) -> str:
     return ", ".join(f"{name} {figure(r, 2)}" for name, r in found.items() if not math.isnan(r))
 
 
-def report(records: list[Record]) -> str:
-    """The page in Markdown."""
-    cells = Cells.of(records)
-    words = (
-        "± is the standard deviation over the splits, as in the paper, of seconds the standard "
-        "error. *Re-run*: Table 3's settings as printed. RMSE is in the units of the target, the "
-        "other scores are of the target standardised by the training rows. Of "
-        f"{', '.join(LARGE)} a run takes one split unless told otherwise."
-    )
-    parts = opening("Table 4: training on a subset first", records, COMMAND, words, "table4.svg")
-    if scored(records):
-        found = judge(cells)
-        parts += ["## What it says\n", _says(found), "", verdicts(found)]
-        parts += ["## RMSE\n", _scores(cells, "rmse", "rmse")]
-        parts += ["## Likelihood\n", _LIKELIHOOD, "", _likelihood(cells)]
-        parts += ["## QICE\n", _QICE, "", _qice(cells)]
-        parts += ["## Seconds of a fit\n", _SECONDS, "", _seconds(cells)]
-    parts += failures(records, ("model", "set", "split"))
-    return "\n".join(parts)
-
-
 _LIKELIHOOD = (
     "*Joint*: Eq. (2) on the test rows with the joint predictive covariance, noise included; the "
     "paper's figures seem to leave out its ½ log 2π = 0.92 (see the page on Table 1). *NLPD*: mean "
@@ -288,6 +258,33 @@ def _seconds(cells: Cells) -> str:
     return markdown_table(head, rows)
 
 
+def _judged(records: list[Record]) -> str:
+    found = judge(Cells.of(records))
+    return joined(_says(found), verdicts(found))
+
+
+ABOUT = (
+    "± is the standard deviation over the splits, as in the paper, of seconds the standard "
+    "error. *Re-run*: Table 3's settings as printed. RMSE is in the units of the target, the "
+    "other scores are of the target standardised by the training rows. Of "
+    f"{', '.join(LARGE)} a run takes one split unless told otherwise."
+)
+report = Page(
+    "Table 4: training on a subset first",
+    {
+        "What it says": _judged,
+        "RMSE": lambda records: _scores(Cells.of(records), "rmse", "rmse"),
+        "Likelihood": lambda records: joined(_LIKELIHOOD, _likelihood(Cells.of(records))),
+        "QICE": lambda records: joined(_QICE, _qice(Cells.of(records))),
+        "Seconds of a fit": lambda records: joined(_SECONDS, _seconds(Cells.of(records))),
+    },
+    about=lambda records: ABOUT,
+    command="python -m experiments table4",
+    figure="table4.svg",
+    failed_by=("model", "set", "split"),
+)
+
+
 # --- picture -------------------------------------------------------------------------------------
 
 COLORS = {"exact": MUTED, "sod": TRUTH, "warm": MODEL}
@@ -331,12 +328,17 @@ def _height(cells: Cells, name: str, model: str, field: str) -> float:
     return own / base if field == "rmse" else own - base
 
 
-EXPERIMENT = Experiment(
+MEASUREMENT = Measurement(
     name="table4",
     about="Exact-GP and its warm start on a subset of the rows (Tables 3 and 4), with times.",
+    results=RESULTS,
+    cell=Task,
     arguments=add_options,
-    tasks=tasks,
+    cells=tasks,
     measure=measure,
     report=report,
-    picture=picture,
+    figure=picture,
 )
+
+if __name__ == "__main__":
+    raise SystemExit(run(MEASUREMENT))

@@ -2,14 +2,14 @@ r"""The paper's theory in numbers: every theorem, lemma and bound, as printed an
 
 Everything is small, and exact where that is possible: expectations and probabilities come from
 formulas, derivatives are checked by differences, and what is simulated stands with its error. A
-verdict is computed from the figures (:mod:`experiments._theory_verdicts`), never written by hand.
+verdict is computed from the figures (:mod:`experiments.theory_verdicts`), never written by hand.
 
-1. Theorem 1, a mean that is taken for zero: :mod:`experiments._theory_mean`.
-2. Theorem 2, the error ratio: :mod:`experiments._theory_ratio`.
-3. Theorem 3, the expected loss at the true hyperparameters: :mod:`experiments._theory_expected`.
-4. Concentration of the loss and its slope: :mod:`experiments._theory_concentration`.
-5. The frequentist band of Algorithm 5: :mod:`experiments._theory_band`.
-6. Lemmas 1 to 4: :mod:`experiments._theory_lemmas`.
+1. Theorem 1, a mean that is taken for zero: :mod:`experiments.theory_mean`.
+2. Theorem 2, the error ratio: :mod:`experiments.theory_ratio`.
+3. Theorem 3, the expected loss at the true hyperparameters: :mod:`experiments.theory_expected`.
+4. Concentration of the loss and its slope: :mod:`experiments.theory_concentration`.
+5. The frequentist band of Algorithm 5: :mod:`experiments.theory_band`.
+6. Lemmas 1 to 4: :mod:`experiments.theory_lemmas`.
 
     python -m experiments theory --quick
     python -m experiments theory --jobs 2
@@ -22,23 +22,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from benchmarks._store import Record
-from experiments._runner import Experiment
-from experiments._theory_band import measure_band
-from experiments._theory_concentration import measure_concentration
-from experiments._theory_expected import measure_expected
-from experiments._theory_lemmas import (
+from experiments import RESULTS
+from experiments.theory_band import measure_band
+from experiments.theory_concentration import measure_concentration
+from experiments.theory_expected import measure_expected
+from experiments.theory_lemmas import (
     CONTRACTIONS,
     measure_contraction,
     measure_spectrum,
     measure_tail,
     measure_worst_case,
 )
-from experiments._theory_mean import MEANS, measure_mean
-from experiments._theory_ratio import FITS, measure_limit, measure_ratio
-from experiments._theory_report import picture, report
+from experiments.theory_mean import MEANS, measure_mean
+from experiments.theory_ratio import FITS, measure_limit, measure_ratio
+from experiments.theory_report import picture, report
+from measurements.runner import Measurement, run
+from measurements.store import Record
 
-__all__ = ["EXPERIMENT", "Task", "measure", "tasks"]
+__all__ = ["MEASUREMENT", "Task", "measure", "tasks"]
 
 
 @dataclass(frozen=True)
@@ -172,13 +173,16 @@ def measure(task: Task) -> Record:
     return MEASURES[task.item](task)
 
 
-EXPERIMENT = Experiment(
+MEASUREMENT = Measurement(
     name="theory",
     about="The paper's theory in numbers, as printed and put right.",
-    arguments=lambda parser: None,
-    tasks=tasks,
+    results=RESULTS,
+    cell=Task,
+    cells=tasks,
     measure=measure,
     report=report,
-    picture=picture,
-    needs_data=False,
+    figure=picture,
 )
+
+if __name__ == "__main__":
+    raise SystemExit(run(MEASUREMENT))

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -24,27 +25,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from benchmarks._arguments import positive
-from benchmarks._models import LABELS, MODELS
-from benchmarks._store import Record
-from benchmarks._tables import MISSING, figure, markdown_table, mean_se
-from benchmarks._timing import Timed
-from experiments._paper import FIGURE2
-from experiments._paper_pages import (
-    Verdict,
-    failures,
-    mean_or_nan,
-    opening,
-    scored,
-    standard_error,
-    values,
-    verdicts,
-)
-from experiments._runner import Experiment, svg
+from benchmarks.models import LABELS, MODELS
+from experiments import RESULTS
+from experiments.printed import FIGURE2
+from experiments.verdicts import Verdict, verdicts
+from measurements.arguments import positive
+from measurements.figures import svg
+from measurements.pages import Page, joined, mean_or_nan, scored, standard_error, values
+from measurements.runner import Measurement, run
+from measurements.store import Record
+from measurements.tables import MISSING, figure, markdown_table, mean_se
+from measurements.timing import Timed
 from twostagegp import datasets, metrics
 from twostagegp.plotting import INK, LEGEND, MODEL, TRUTH, plot_band, tidy
 
-__all__ = ["EXPERIMENT", "Task", "judge", "measure", "picture", "report"]
+__all__ = ["MEASUREMENT", "Task", "judge", "measure", "picture", "report"]
 
 Array = NDArray[np.float64]
 Kind = Literal["sine", "power"]
@@ -65,7 +60,6 @@ FRESH_SEED = 1_000_000
 #: The draw that is shown, and where its curves are computed.
 DRAWN_SEED = 0
 GRID = np.linspace(-5.0, 5.0, 201)
-COMMAND = "python -m experiments toys"
 
 
 @dataclass(frozen=True)
@@ -209,25 +203,19 @@ def _about(shares: Sequence[float], wanted: float) -> bool | None:
     return abs(mean_or_nan(shares) - wanted) <= 2.0 * spread
 
 
-def report(records: list[Record]) -> str:
-    """The page in Markdown."""
-    fine = scored(records)
-    seeds = len({r["seed"] for r in fine})
-    words = (
-        f"Thirty points, 24 of them for training, {seeds} draws; {N_FRESH} fresh points a draw. "
-        f"The picture is the draw of seed {DRAWN_SEED}, whatever it looks like. "
+def _about_page(records: list[Record]) -> str:
+    seeds = len({r["seed"] for r in scored(records)})
+    return (
+        f"Thirty points, 24 of them for training, {seeds} draws; {N_FRESH} fresh points per draw. "
+        f"The figure shows the draw of seed {DRAWN_SEED}, which was not selected. "
         "± is a standard error over the draws. *As printed*: the paper's settings as "
         "docs/paper_settings.md reads them."
     )
-    parts = opening("Figures 2 and 6: the toy functions", records, COMMAND, words, "toys.svg")
-    found = [verdict for kind in KINDS for verdict in judge(fine, kind)]
-    if fine:
-        parts += ["## What it says\n", _says(found), "", verdicts(found)]
-    for kind, (name, function, _) in KINDS.items():
-        if any(r["kind"] == kind for r in fine):
-            parts += [f"## {name}: f(x) = {function}\n", _table(fine, kind)]
-    parts += failures(records, ("kind", "model", "seed"))
-    return "\n".join(parts)
+
+
+def _judged(records: list[Record]) -> str:
+    found = [verdict for kind in KINDS for verdict in judge(scored(records), kind)]
+    return joined(_says(found), verdicts(found))
 
 
 def _says(found: Sequence[Verdict]) -> str:
@@ -252,6 +240,9 @@ def _word(held: Sequence[bool | None], yes: str, no: str) -> str:
 
 
 def _table(records: Sequence[Record], kind: str) -> str:
+    records = [r for r in scored(records) if r["kind"] == kind]
+    if not records:
+        return ""
     single, two = KINDS[kind][2]
     paper = {"single_paper": f"{100 * single:.4g} %", "paper": f"{100 * two:.4g} %"}
     fields = ("coverage_observed", "coverage_observed_function", "coverage_fresh", "width_fresh")
@@ -261,9 +252,25 @@ def _table(records: Sequence[Record], kind: str) -> str:
         cells = [mean_se(values(own, field)) for field in (*fields, "rmse_f", "fit_cpu_seconds")]
         rows.append([LABELS[model], str(len(own)), paper.get(model, MISSING), *cells])
     head = ["model", "draws", "paper, 30 observed", "30 observed", "30 observed, without noise"]
-    note = f"\nThe noise alone needs a width of {figure(2 * HALF_WIDTH)}.\n"
-    head += ["fresh", "width, fresh", "RMSE to f, fresh", "CPU s a fit"]
-    return markdown_table(head, rows) + note
+    head += ["fresh", "width, fresh", "RMSE to f, fresh", "CPU seconds per fit"]
+    note = f"The noise alone needs a width of {figure(2 * HALF_WIDTH)}."
+    return joined(markdown_table(head, rows), note)
+
+
+report = Page(
+    "Figures 2 and 6: the toy functions",
+    {
+        "What it says": _judged,
+        **{
+            f"{name}: f(x) = {function}": partial(_table, kind=kind)
+            for kind, (name, function, _) in KINDS.items()
+        },
+    },
+    about=_about_page,
+    command="python -m experiments toys",
+    figure="toys.svg",
+    failed_by=("kind", "model", "seed"),
+)
 
 
 # --- picture -------------------------------------------------------------------------------------
@@ -332,13 +339,17 @@ def _draw_model(ax: Axes, kind: str, model: str, record: Record | None) -> None:
     ax.set_title(f"{LABELS[model]}\n{inside} of 30 and {fresh} inside", fontsize=9, color=MODEL)
 
 
-EXPERIMENT = Experiment(
+MEASUREMENT = Measurement(
     name="toys",
     about="Coverage of the toy functions of Figures 2 and 6.",
+    results=RESULTS,
+    cell=Task,
     arguments=_arguments,
-    tasks=tasks,
+    cells=tasks,
     measure=measure,
     report=report,
-    picture=picture,
-    needs_data=False,
+    figure=picture,
 )
+
+if __name__ == "__main__":
+    raise SystemExit(run(MEASUREMENT))

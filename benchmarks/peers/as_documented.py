@@ -17,7 +17,7 @@ import torch
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Matern, WhiteKernel
 
-from benchmarks._gpytorch_exact import ExactModel, train
+from benchmarks.gpytorch_exact import ExactModel, train
 from benchmarks.peers.base import Array, Fitted, Prediction, as_float64
 
 __all__ = ["fit_gpytorch", "fit_sklearn"]

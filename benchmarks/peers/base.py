@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from measurements.errors import CannotMeasureError
+
 __all__ = [
     "LEVEL",
     "NOT_INSTALLED",
@@ -35,7 +37,7 @@ VALIDATION_SHARE = 0.1
 NOT_INSTALLED = "not installed"
 
 
-class NotInstalledError(ImportError):
+class NotInstalledError(CannotMeasureError):
     """The package of a peer is missing: nothing that should stand in a table."""
 
     def __init__(self, package: str | None) -> None:

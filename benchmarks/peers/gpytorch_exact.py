@@ -12,7 +12,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from benchmarks._gpytorch_exact import ExactModel, train
+from benchmarks.gpytorch_exact import ExactModel, train
 from benchmarks.peers.base import Array, Fitted, Prediction, Scaling
 
 __all__ = ["fit_matern", "fit_rbf"]

@@ -1,11 +1,4 @@
-"""One fit of one model on one fold, in a process of its own; the record is printed as JSON.
-
-A process a fit, so that memory is that of the model, threads and random states are nobody else's,
-and a model that hangs or is killed takes nothing with it. Whatever a library prints goes to the
-error stream: on the output stream there is the record and nothing else.
-
-    python -m benchmarks.peers.run lightgbm bike 0
-    python -m benchmarks.peers.run gpnn protein 0 --rows 2000
+"""One fit of one model on one fold, and its scores.
 
 Scores are of the target standardised by the training rows: RMSE; NLPD, CRPS, QICE, coverage at 50,
 80 and 99 %, HC- and LC-RMSE of the Gaussian with the model's mean and standard deviation; coverage
@@ -15,27 +8,23 @@ over the threads.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import resource
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks._arguments import positive
-from benchmarks._large_sets import SETS, fold_rows, load
-from benchmarks._models import code_version
-from benchmarks._store import Record, plain
-from benchmarks._timing import Timed, use_threads
-from benchmarks._uci_tables import REFERENCES
+from benchmarks.large_sets import SETS, fold_rows, load
 from benchmarks.peers import MODELS
-from benchmarks.peers.base import LEVEL, Array, Fitted, NotInstalledError, Prediction, threads
+from benchmarks.peers.base import LEVEL, Array, Fitted, Prediction
+from benchmarks.uci_tables import REFERENCES
+from measurements.provenance import code_version
+from measurements.store import Record
+from measurements.timing import Timed
 from twostagegp import metrics
 
-__all__ = ["DIVERGED", "KNOWN_SETS", "answer", "answers", "main", "measure", "measure_fold"]
+__all__ = ["DIVERGED", "has_diverged", "measure", "measure_fold", "peak_mib"]
 
 #: How the error of a model begins whose predictions cannot be used.
 DIVERGED = "diverged"
@@ -47,8 +36,8 @@ GAUSSIAN_LEVELS = (0.50, 0.80, 0.99)
 Fit = Callable[[Array, Array, int], Fitted]
 
 
-def measure_fold(model: str, name: str, fold: int, rows: int | None = None) -> Record:
-    """Fit and score a model on a fold of a table; whatever it raises becomes the record's error.
+def measure_fold(model: str, name: str, fold: int) -> Record:
+    """Fit and score a model on a fold of a table.
 
     Parameters
     ----------
@@ -56,33 +45,24 @@ def measure_fold(model: str, name: str, fold: int, rows: int | None = None) -> R
         From :data:`benchmarks.peers.MODELS` and :data:`KNOWN_SETS`.
     fold : int
         Also the seed of the model.
-    rows : int, optional
-        Take only so many of the training rows: to try a model out.
     """
     data = load(name)
     train, test = fold_rows(data, fold)
-    if rows is not None:
-        train = np.random.default_rng(0).permutation(train)[:rows]
     known = MODELS[model]
-    record: Record = {
-        "model": model,
-        "set": name,
-        "fold": fold,
+    scores = measure(known.load(), data.X[train], data.y[train], data.X[test], data.y[test], fold)
+    return {
         "n_train": len(train),
         "n_test": len(test),
         "d": data.X.shape[1],
-        "threads": threads(),
         "version": known.version(),
-        **({"code": code_version()} if known.ours else {}),
+        "code": code_version() if known.ours else None,
+        **scores,
     }
-    try:
-        fit = known.load()
-        scores = measure(fit, data.X[train], data.y[train], data.X[test], data.y[test], fold)
-    except NotInstalledError as error:
-        return record | {"error": str(error)}
-    except Exception as error:
-        return record | {"error": f"{type(error).__name__}: {error}"}
-    return record | scores
+
+
+def has_diverged(record: Record) -> bool:
+    """Return whether a model made unusable predictions; it would make them again."""
+    return str(record.get("error", "")).startswith(DIVERGED)
 
 
 def measure(fit: Fit, X: Array, y: Array, X_test: Array, y_test: Array, seed: int) -> Record:
@@ -162,41 +142,3 @@ def peak_mib() -> float:
                 return int(line.split()[1]) / 1024.0
     unit = 1.0 if sys.platform == "darwin" else 1024.0  # bytes there, kilobytes elsewhere
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the record of one fit."""
-    given = _parser().parse_args(arguments)
-    return answer(lambda: measure_fold(given.model, given.set, given.fold, given.rows))
-
-
-def answer(make: Callable[[], Record]) -> int:
-    """Print a record, and nothing that was printed while it was made; returns 0."""
-    return answers(make() for _ in range(1))
-
-
-def answers(records: Iterable[Record]) -> int:
-    """Print each record as it is made, and nothing else that is printed meanwhile; returns 0."""
-    output = os.dup(1)
-    os.dup2(2, 1)  # libraries in C print to file 1 too
-    use_threads(threads())
-    with os.fdopen(output, "w", encoding="utf-8") as file:
-        for record in records:
-            file.write(json.dumps(plain(record), ensure_ascii=False, allow_nan=False) + "\n")
-            file.flush()
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.peers.run", description="One fit of one model on one fold."
-    )
-    parser.add_argument("model", choices=list(MODELS))
-    parser.add_argument("set", choices=KNOWN_SETS)
-    parser.add_argument("fold", type=int)
-    parser.add_argument("--rows", type=positive, help="only so many training rows")
-    return parser
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

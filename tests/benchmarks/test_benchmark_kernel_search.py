@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import _gpytorch_exact, kernel_search
-from benchmarks._search_tables import KERNELS, report
+from benchmarks import gpytorch_exact, kernel_search
 from benchmarks.kernel_search import Plan, Standardised, nll_a_row
+from benchmarks.search_tables import KERNELS, report
 from twostagegp import datasets
 from twostagegp.engines import batched_problem as problem_batch
 
@@ -45,7 +45,7 @@ def test_the_likelihood_is_that_of_the_search(table, name):
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_likelihood_is_that_of_the_loop(table, name):
     rows = Standardised.of(table, "cpu")
-    model = _gpytorch_exact.train(rows.X, rows.t, kernel_search._gpytorch_kernel(name), steps=3)
+    model = gpytorch_exact.train(rows.X, rows.t, kernel_search._gpytorch_kernel(name), steps=3)
     parameters = kernel_search._parameters(model)
     with torch.no_grad():
         theirs = model.likelihood(model(rows.X)).log_prob(rows.t) / len(rows.t)

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks import _calibration_fits as fits
 from benchmarks import calibration
-from benchmarks._arguments import numbers
-from benchmarks._calibration_tables import GPNN_PAPER, Folds, goals, report
-from benchmarks._large_sets import SETS as LARGE
-from benchmarks._uci_tables import REFERENCES as SMALL
+from benchmarks import calibration_fits as fits
+from benchmarks.alone import TIME_LIMIT
+from benchmarks.calibration_tables import GPNN_PAPER, Folds, goals, report
+from benchmarks.large_sets import SETS as LARGE
 from benchmarks.peers import PEERS, Model
 from benchmarks.peers.base import Fitted, Prediction
-from benchmarks.publish import sections
-from benchmarks.uci_large import TIME_LIMIT
+from benchmarks.uci_tables import REFERENCES as SMALL
+from measurements.arguments import numbers
+from measurements.publish import sections
 from twostagegp import TwoStageGPRegressor, datasets, metrics
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import calibration_defaults as program
-from benchmarks._variants import DEFAULT
+from benchmarks.variants import DEFAULT
 from twostagegp.datasets import RegressionData
 
 

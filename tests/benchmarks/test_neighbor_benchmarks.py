@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from benchmarks import neighbor_defaults, neighbor_search, neighbors_scale, neighbors_speed
-from benchmarks._large_sets import SETS, fold_rows
+from benchmarks.large_sets import SETS, fold_rows
 from benchmarks.neighbor_search import Cell
 from benchmarks.neighbors_speed import CONTESTANTS, LOCAL, Contestant, Split, solve_flops
 from benchmarks.peers.base import Fitted, Prediction

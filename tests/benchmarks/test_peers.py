@@ -2,18 +2,15 @@
 
 import importlib
 import json
-import signal
-import subprocess
-import time
 
 import numpy as np
 import pytest
 
-from benchmarks import _large_sets, uci_large
-from benchmarks._large_tables import METRICS, RMSE, Grid, report
+from benchmarks import large_sets, uci_large
+from benchmarks.large_tables import METRICS, RMSE, Grid, report
 from benchmarks.peers import MODELS, OURS, PEERS, Model, gpnn, ours, run
 from benchmarks.peers.base import Fitted, NotInstalledError, Prediction, Scaling, Split
-from benchmarks.uci_large import TIME_LIMIT, Limits, Task, measure_alone, settled
+from measurements.runner import run as run_measurement
 from twostagegp import ExactGPRegressor, datasets, metrics
 
 
@@ -36,29 +33,29 @@ STANDARD = (np.array([0, 5, 56]), np.array([5, 6]))
 @pytest.mark.parametrize("splits", [(), STANDARD], ids=["random", "standard"])
 def test_train_and_test_rows_are_disjoint_and_cover_the_table(splits):
     data = data_of(splits)
-    assert _large_sets.n_folds(data) == (len(splits) or 5)
-    for fold in range(_large_sets.n_folds(data)):
-        train, test = _large_sets.fold_rows(data, fold)
+    assert large_sets.n_folds(data) == (len(splits) or 5)
+    for fold in range(large_sets.n_folds(data)):
+        train, test = large_sets.fold_rows(data, fold)
         assert sorted([*train, *test]) == list(range(57))
     with pytest.raises(IndexError):
-        _large_sets.fold_rows(data, _large_sets.n_folds(data))
+        large_sets.fold_rows(data, large_sets.n_folds(data))
 
 
 def test_random_folds_share_no_row_and_stay_the_same():
-    folds = _large_sets.random_folds(1000)
+    folds = large_sets.random_folds(1000)
     assert [len(fold) for fold in folds] == [100] * 5
     assert len(set(np.concatenate(folds))) == 500
-    for one, again in zip(folds, _large_sets.random_folds(1000), strict=True):
+    for one, again in zip(folds, large_sets.random_folds(1000), strict=True):
         assert np.array_equal(one, again)
 
 
 def test_standard_splits_are_taken_as_they_are():
-    assert np.array_equal(_large_sets.fold_rows(data_of(STANDARD), 1)[1], [5, 6])
+    assert np.array_equal(large_sets.fold_rows(data_of(STANDARD), 1)[1], [5, 6])
 
 
 def test_every_table_is_one_that_can_be_loaded():
-    assert len(_large_sets.SETS) == 9
-    assert set(_large_sets.SETS) <= set(datasets.names())
+    assert len(large_sets.SETS) == 9
+    assert set(large_sets.SETS) <= set(datasets.names())
 
 
 # --- one record ----------------------------------------------------------------------------------
@@ -95,7 +92,7 @@ FIELDS = {
     *("fit_cpu", "fit_wall", "predict_cpu", "predict_wall", "predictions_a_second"),
     *("peak_mib", "before_mib", "own_interval"),
 }
-FOLD_FIELDS = {"model", "set", "fold", "n_train", "n_test", "d", "threads", "version"}
+FOLD_FIELDS = {"n_train", "n_test", "d", "version", "code"}
 
 
 @pytest.fixture
@@ -141,24 +138,9 @@ def test_without_an_interval_of_its_own_coverage_is_the_gaussians(monkeypatch):
     assert record["own_interval"] is False
 
 
-def test_a_part_of_the_training_rows(bike, monkeypatch):
-    use(monkeypatch, trivial)
-    assert run.measure_fold("trivial", "bike", 0, rows=12)["n_train"] == 12
-
-
 def test_our_records_name_the_state_of_the_source(bike, monkeypatch):
     use(monkeypatch, trivial, ours=True)
     assert len(run.measure_fold("trivial", "bike", 0)["code"]) == 10
-
-
-def test_a_model_that_raises_leaves_a_record(bike, monkeypatch):
-    def fit(X, y, seed):
-        raise ValueError("not today")
-
-    use(monkeypatch, fit)
-    record = run.measure_fold("trivial", "bike", 1)
-    assert record["error"] == "ValueError: not today"
-    assert set(record) == FOLD_FIELDS | {"error"}
 
 
 def test_predictions_that_are_no_numbers_are_recorded_as_such(bike, monkeypatch):
@@ -177,109 +159,33 @@ def test_a_missing_package_is_told_apart():
 
 # --- a process of its own ------------------------------------------------------------------------
 
-TASK = Task("sklearn_gpr", "bike", 0)
-
 
 @pytest.mark.slow
-def test_a_fit_in_a_process_of_its_own_is_kept_and_not_done_twice(bike, tmp_path, capsys):
+def test_a_fit_in_a_process_of_its_own(bike, tmp_path):
     arguments = ["--sets", "bike", "--models", "sklearn_gpr", "--folds", "0"]
     arguments += ["--results", str(tmp_path / "results")]
-    assert uci_large.main(arguments) == 0
+    assert run_measurement(uci_large.MEASUREMENT, arguments) == 0
     (line,) = (tmp_path / "results" / "uci_large.jsonl").read_text().splitlines()
     record = json.loads(line)
     assert set(record) >= FIELDS | FOLD_FIELDS
     assert record["rmse"] < 0.5
     assert record["threads"] == 1
     assert "sklearn_gpr" in (tmp_path / "results" / "uci_large.md").read_text()
-    assert uci_large.main(arguments) == 0
-    assert "1 of 1 fits are there already" in capsys.readouterr().out
 
 
-def test_a_fit_beyond_the_time_limit_is_ended_and_recorded():
-    began = time.perf_counter()
-    record = measure_alone(TASK, Limits(seconds=1), ("-c", "import time; time.sleep(60)"))
-    assert time.perf_counter() - began < 20.0
-    assert record["error"] == TIME_LIMIT
-    assert (record["model"], record["set"], record["fold"]) == TASK.key
-    assert settled(record, Limits(seconds=1))
-    assert not settled(record, Limits(seconds=2))
-
-
-@pytest.mark.parametrize(
-    ("program", "error"),
-    [
-        ("import sys; print('oh\\nno', file=sys.stderr); sys.exit(3)", "ended with status 3: no"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL: nothing"),
-        ("print('chatter')", "ended with status 0: nothing"),
-    ],
-)
-def test_a_process_that_dies_leaves_a_record(program, error):
-    record = measure_alone(TASK, Limits(seconds=30), ("-c", program))
-    assert record["error"].startswith(error)
-    assert not settled(record, Limits())
-
-
-def test_the_number_of_threads_reaches_the_process():
-    program = "import json, os; print(json.dumps({'n': os.environ['OMP_NUM_THREADS']}))"
-    assert measure_alone(TASK, Limits(seconds=30, threads=3), ("-c", program))["n"] == "3"
-
-
-def test_an_interrupt_ends_the_process_too(monkeypatch):
-    started = []
-
-    class Interrupted(subprocess.Popen):
-        def communicate(self, input=None, timeout=None):
-            if not started:
-                started.append(self)
-                raise KeyboardInterrupt
-            return super().communicate(input, timeout)
-
-    monkeypatch.setattr(subprocess, "Popen", Interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        measure_alone(TASK, Limits(seconds=30), ("-c", "import time; time.sleep(60)"))
-    assert started[0].returncode == -signal.SIGKILL
-
-
-@pytest.mark.slow
-def test_what_libraries_print_stays_out_of_the_answer(bike):
-    program = (
-        "import os, sys\n"
-        "from benchmarks.peers import run\n"
-        "def noisy(*given):\n"
-        "    print('loud'); sys.stdout.flush(); os.write(1, b'louder')\n"
-        "    return {'a': 1}\n"
-        "run.measure_fold = noisy\n"
-        "run.main(['gpnn', 'bike', '0'])\n"
-    )
-    assert measure_alone(TASK, Limits(seconds=60), ("-c", program))["a"] == 1
-
-
-def test_a_package_that_is_missing_is_not_kept(bike, tmp_path, monkeypatch, capsys):
-    record = {"model": "gpboost", "set": "bike", "fold": 0, "error": "not installed: gpboost"}
-    monkeypatch.setattr(uci_large, "measure_alone", lambda task, limits: record)
-    arguments = ["--sets", "bike", "--models", "gpboost", "--folds", "0"]
-    assert uci_large.main([*arguments, "--results", str(tmp_path / "results")]) == 1
-    assert not (tmp_path / "results" / "uci_large.jsonl").exists()
-    assert "not installed" in capsys.readouterr().out
-
-
-def test_settled():
-    assert settled({"rmse": 1.0}, Limits())
-    assert settled({"error": "diverged: 1 of 2"}, Limits())
-    assert not settled({"error": "ValueError: x"}, Limits())
+def test_a_model_that_diverged_is_not_tried_again():
+    assert run.has_diverged({"error": "diverged: 1 of 2"})
+    assert not run.has_diverged({"error": "ValueError: x"})
+    assert not run.has_diverged({"rmse": 1.0})
 
 
 # --- arguments -----------------------------------------------------------------------------------
 
 
 def test_default_folds():
-    assert uci_large._default_folds("ours", 500_000, 10) == list(range(10))
-    assert uci_large._default_folds("gpnn", 50_000, 10) == [0, 1]
-    assert uci_large._default_folds("gpnn", 200_000, 5) == [0]
-
-
-def test_folds_are_numbers_and_ranges():
-    assert uci_large._folds("0-2, 4") == [0, 1, 2, 4]
+    assert uci_large.default_folds("ours", 500_000, 10) == list(range(10))
+    assert uci_large.default_folds("gpnn", 50_000, 10) == [0, 1]
+    assert uci_large.default_folds("gpnn", 200_000, 5) == [0]
 
 
 @pytest.mark.parametrize(
@@ -288,7 +194,7 @@ def test_folds_are_numbers_and_ranges():
 )
 def test_bad_arguments_are_refused(arguments, capsys):
     with pytest.raises(SystemExit):
-        uci_large._parser().parse_args(arguments)
+        uci_large.MEASUREMENT.parser().parse_args(arguments)
     assert arguments[0] in capsys.readouterr().err
 
 
@@ -312,7 +218,7 @@ def row_of(page, title, name):
 
 def test_empty_page():
     page = report([])
-    assert all(f"| {name}" in page for name in _large_sets.SETS)
+    assert all(f"| {name}" in page for name in large_sets.SETS)
     assert all(f"## {metric.title}" in page for metric in METRICS)
 
 

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks import _reliability_fits, reliability
-from benchmarks._reliability_fits import measure_table, verdict
-from benchmarks._reliability_tables import OUTCOMES, failed, report
+from benchmarks import reliability, reliability_fits
+from benchmarks.alone import Limits, Task
 from benchmarks.hard_tables import NEW_ROWS, TABLES, classes, hard_table
 from benchmarks.peers.base import Prediction
-from benchmarks.uci_large import Limits, Task
+from benchmarks.reliability_fits import measure_table, verdict
+from benchmarks.reliability_tables import OUTCOMES, failed, report
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -90,4 +90,4 @@ def test_the_page_counts_every_way_to_fail():
     row = next(line for line in page.splitlines() if line.startswith("| gpboost"))
     assert [cell.strip() for cell in row.split("|")[2:9]] == ["6", "1", "1", "1", "0", "2", "4"]
     assert "ValueError: no" in page
-    assert _reliability_fits.place("no noise: line:2") == ("no noise: line", 2)
+    assert reliability_fits.place("no noise: line:2") == ("no noise: line", 2)

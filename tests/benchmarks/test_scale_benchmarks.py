@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks import device_agreement, exact_scale, scale
-from benchmarks._exact_scale_peers import GPyTorchOnDevice
+from benchmarks.exact_scale_peers import GPyTorchOnDevice
 
 CPU = torch.device("cpu")
 

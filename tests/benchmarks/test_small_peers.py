@@ -1,4 +1,4 @@
-"""Other libraries on the small tables: fits in one process, records of ours, the page."""
+"""Other libraries on the small tables: what is run, records of ours, the page."""
 
 import json
 
@@ -6,79 +6,24 @@ import numpy as np
 import pytest
 
 from benchmarks import uci_small_peers
-from benchmarks._series import measure_series
-from benchmarks._small_peers_tables import our_records, report
-from benchmarks._uci_tables import REFERENCES
 from benchmarks.peers import PEERS, SMALL_ONLY, run
-from benchmarks.peers.series import place
-from benchmarks.uci_large import DEFAULT_MODELS, TIME_LIMIT, Limits, Task
+from benchmarks.small_peers_tables import our_records, report
+from benchmarks.uci_large import DEFAULT_MODELS
+from benchmarks.uci_tables import REFERENCES
+from measurements.runner import run as run_measurement
 from twostagegp import datasets, metrics
-
-TASKS = [Task("gpnn", "yacht", k) for k in range(3)]
-
-#: Answers as the real program does: a line a fit, for every place that it is given.
-ANSWERS = """
-import json, sys, time
-for fold in {folds}:
-    {before}
-    print(json.dumps({{"model": "gpnn", "set": "yacht", "fold": fold}}), flush=True)
-"""
-
-
-def answers(before="pass", folds="range(3)"):
-    return ("-c", ANSWERS.format(before=before, folds=folds))
-
-
-def test_every_fit_of_a_series_has_its_record():
-    found = list(measure_series(TASKS, Limits(seconds=30), answers()))
-    assert [record["fold"] for record in found] == [0, 1, 2]
-    assert all(record["time_limit"] == 30 and "error" not in record for record in found)
-
-
-def test_a_fit_beyond_the_limit_is_kept_and_the_next_ones_are_done():
-    slow = answers("time.sleep(60 if fold == 1 else 0)")
-    found = measure_series(TASKS, Limits(seconds=2), slow)
-    assert next(found)["fold"] == 0
-    assert next(found)["error"] == TIME_LIMIT
-    found.close()
-
-
-def test_a_process_that_dies_is_followed_by_another_one(tmp_path):
-    # The program dies at its second fit, once; what is left is asked of a new process.
-    mark = tmp_path / "died"
-    dies = (
-        f"import pathlib; m = pathlib.Path({str(mark)!r})\n"
-        "    if fold == 1 and not m.exists(): m.touch(); sys.exit('no more')"
-    )
-    found = list(measure_series(TASKS, Limits(seconds=30), answers(dies)))
-    assert found[1]["error"] == "ended with status 1: no more"
-    assert [record["fold"] for record in found[:2]] == [0, 1]
-    assert "error" not in found[2]
-
-
-def test_a_series_without_takers_ends_its_process():
-    found = measure_series(TASKS, Limits(seconds=30), answers("time.sleep(60 * fold)"))
-    next(found)
-    found.close()  # would wait for a minute otherwise
-
-
-def test_a_place_is_a_table_and_folds():
-    assert place("yacht:0-2") == ("yacht", [0, 1, 2])
-    for text in ("nowhere:0", "yacht", "yacht:x"):
-        with pytest.raises(uci_small_peers.argparse.ArgumentTypeError):
-            place(text)
-
 
 # --- what is run ---------------------------------------------------------------------------------
 
 
 def test_exact_models_are_spared_the_tables_with_thousands_of_rows():
-    found = uci_small_peers.tasks(list(REFERENCES), ["sklearn_gpr", "gpboost"], None)
-    assert {task.set for task in found if task.model == "gpboost"} == set(REFERENCES)
-    assert {task.set for task in found if task.model == "sklearn_gpr"} == {
+    given = uci_small_peers.MEASUREMENT.parser().parse_args(["--models", "sklearn_gpr,gpboost"])
+    found = uci_small_peers.cells(given)
+    assert {cell.set for cell in found if cell.model == "gpboost"} == set(REFERENCES)
+    assert {cell.set for cell in found if cell.model == "sklearn_gpr"} == {
         *("yacht", "boston", "energy", "concrete", "wine")
     }
-    assert [task.fold for task in found if task.key[:2] == ("gpboost", "naval")] == [0, 1]
+    assert [cell.fold for cell in found if (cell.model, cell.set) == ("gpboost", "naval")] == [0, 1]
 
 
 def test_every_peer_is_run_on_the_small_tables():
@@ -95,13 +40,13 @@ def test_a_small_run_is_kept_and_not_done_twice(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv(datasets.FOLDER_VARIABLE, str(tmp_path))
     arguments = ["--sets", "yacht", "--models", "sklearn_gpr", "--splits", "0,1"]
     arguments += ["--results", str(tmp_path / "out")]
-    assert uci_small_peers.main(arguments) == 0
+    assert run_measurement(uci_small_peers.MEASUREMENT, arguments) == 0
     lines = (tmp_path / "out" / "uci_small_peers.jsonl").read_text().splitlines()
     assert [json.loads(line)["fold"] for line in lines] == [0, 1]
     assert all(json.loads(line)["rmse"] < 0.5 for line in lines)
     assert "sklearn_gpr" in (tmp_path / "out" / "uci_small_peers.md").read_text()
-    assert uci_small_peers.main(arguments) == 0
-    assert "2 of 2 fits are there already" in capsys.readouterr().out
+    assert run_measurement(uci_small_peers.MEASUREMENT, arguments) == 0
+    assert "2 of 2 are stored already" in capsys.readouterr().out
 
 
 # --- page ----------------------------------------------------------------------------------------
@@ -114,15 +59,12 @@ def peer_record(model, fold=0, **changed):
 
 
 @pytest.fixture
-def ours(tmp_path):
+def ours():
     record = {"model": "default", "set": "yacht", "version": "0.1.0", "code": "abc", "rmse": 3.0}
     record |= {"nlpd": 0.5 + np.log(15.0), "nlpd_standardized": 0.5, "crps": 1.5, "device": "cpu"}
     record |= {"coverage_95": 0.95, "fit_cpu_seconds": 4.0}
     made = [record | {"split": 0}, record | {"split": 7}, record | {"split": 1, "error": "no"}]
-    made += [record | {"split": 0, "model": "paper"}]
-    path = tmp_path / "uci_small.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in made))
-    return path
+    return [*made, record | {"split": 0, "model": "paper"}]
 
 
 def test_our_records_are_brought_to_the_standardised_target(ours):
@@ -131,7 +73,6 @@ def test_our_records_are_brought_to_the_standardised_target(ours):
     assert first["rmse"] == pytest.approx(0.2)
     assert first["crps"] == pytest.approx(0.1)
     assert first["nlpd"] == 0.5
-    assert our_records(ours.parent / "nowhere.jsonl") == []
 
 
 def row(page, title, model):

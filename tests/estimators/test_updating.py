@@ -15,7 +15,8 @@ from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.linear_model import Ridge
 
-from benchmarks import publish, update_drift, update_speed
+from benchmarks import update_drift, update_speed
+from measurements.publish import sections
 from twostagegp import (
     ExactGPRegressor,
     GPNNRegressor,
@@ -703,7 +704,7 @@ def test_the_benchmark_of_speed_writes_its_tables(tmp_path):
     assert update_speed.main([*sizes, "--results", str(tmp_path)]) == 0
     page = (tmp_path / "update_speed.md").read_text()
     for title in ("Updates of exact models", "Updates of neighbour models", "The neighbour index"):
-        assert title in publish.sections(page)
+        assert title in sections(page)
     stored = (tmp_path / "update_speed.jsonl").read_text().splitlines()
     lines = [json.loads(line) for line in stored]
     assert len(lines) == 9

@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 from matplotlib.container import BarContainer
 
-from benchmarks._store import JsonLines
-from experiments import _foundation_report as pages
 from experiments import foundation as experiment
+from experiments import foundation_report as pages
+from measurements.store import JsonLines
 from twostagegp import TwoStageGPClassifier
 from twostagegp.classification.probability import sampled_softmax
 from twostagegp.datasets import FOLDER_VARIABLE
@@ -77,7 +77,6 @@ def folder(tmp_path, monkeypatch):
         table.to_csv(root / "medical_text" / f"{file}.csv.gz", index=False)
     monkeypatch.setenv(FOLDER_VARIABLE, str(root))
     monkeypatch.setattr(experiment, "TextEncoder", Encoder)
-    monkeypatch.setattr(experiment, "DOCS_PICTURE", tmp_path / "docs.svg")
     for name, values in (("DROPOUTS", (0.1, 0.5)), ("RATES", (0.01,)), ("EPOCHS", (2, 20))):
         monkeypatch.setattr(experiment, name, values)
     Encoder.calls.clear()
@@ -336,7 +335,6 @@ def test_records_pages_and_resuming(tmp_path, capsys):
     assert "MC dropout  " not in own
     assert "At most 5000 training rows instead, which is all of them in `breakhis`" in more_rows
     assert "| breakhis | MC dropout" in more_rows
-    assert not (tmp_path / "docs.svg").exists()  # only the repository's own results are shown there
 
 
 def test_the_single_and_the_two_stage_model_run(tmp_path, monkeypatch):
@@ -385,14 +383,6 @@ def test_a_fit_that_fails_is_kept_and_tried_again(tmp_path, monkeypatch):
     assert store.done() == {("oct", "logistic", 0, 5000)}
     page = (tmp_path / "out" / "foundation.md").read_text(encoding="utf-8")
     assert "no luck" not in page
-
-
-def test_the_repositorys_own_results_have_their_picture_in_the_documentation(tmp_path, monkeypatch):
-    monkeypatch.setattr(experiment, "RESULTS", tmp_path / "out")
-    arguments = ("--sets", "breakhis", "--models", "mc_dropout", "--seeds", "1")
-    assert run(tmp_path, *arguments) == 0
-    drawn = (tmp_path / "out" / "foundation.svg").read_text(encoding="utf-8")
-    assert (tmp_path / "docs.svg").read_text(encoding="utf-8") == drawn
 
 
 @pytest.mark.slow

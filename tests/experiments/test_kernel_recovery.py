@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from experiments import kernel_recovery as experiment
-from experiments._recovery_report import HINDSIGHT, RANDOM, TRUE_KERNEL, confusion, outcome, report
+from experiments.recovery_report import HINDSIGHT, RANDOM, TRUE_KERNEL, confusion, outcome, report
 from twostagegp import search_kernel
 from twostagegp.datasets import DatasetNotFoundError
 from twostagegp.kernels import NamedKernel

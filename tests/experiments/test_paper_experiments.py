@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import _runner, _small_sets, contours, table1, table4, toys
-from experiments._paper import SMALL_SETS, Printed
+from experiments import contours, small_sets, table1, table4, toys
+from experiments.printed import SMALL_SETS, Printed
+from measurements import runner
 
 FOLDER_VARIABLE = "TWOSTAGEGP_DATA"
 REAL = os.environ.get(FOLDER_VARIABLE)
@@ -52,7 +53,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def run(experiment, tmp_path, *more):
-    return _runner.run(experiment, ["--quick", "--results", str(tmp_path / "out"), *more])
+    return runner.run(experiment, ["--quick", "--results", str(tmp_path / "out"), *more])
 
 
 def lines(tmp_path, name):
@@ -146,7 +147,7 @@ def test_truth_is_the_function_of_the_data():
 
 @pytest.mark.slow
 def test_toys_run_and_resume(tmp_path, capsys):
-    assert run(toys.EXPERIMENT, tmp_path, "--seeds", "1") == 0
+    assert run(toys.MEASUREMENT, tmp_path, "--seeds", "1") == 0
     found = lines(tmp_path, "toys")
     assert len(found) == 2 * len(toys.COMPARED)
     for record in found:
@@ -156,8 +157,8 @@ def test_toys_run_and_resume(tmp_path, capsys):
     assert is_svg((tmp_path / "out" / "toys.svg").read_text(encoding="utf-8"))
     page = (tmp_path / "out" / "toys.md").read_text(encoding="utf-8")
     capsys.readouterr()
-    assert run(toys.EXPERIMENT, tmp_path, "--seeds", "1") == 0
-    assert "8 of 8 are there already." in capsys.readouterr().out
+    assert run(toys.MEASUREMENT, tmp_path, "--seeds", "1") == 0
+    assert "8 of 8 are stored already." in capsys.readouterr().out
     assert lines(tmp_path, "toys") == found
     assert (tmp_path / "out" / "toys.md").read_text(encoding="utf-8") == page
 
@@ -227,7 +228,7 @@ def test_a_surface_is_the_likelihood_that_training_sees():
 
 def test_contours_run(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(contours, "POINTS", 5)
-    assert run(contours.EXPERIMENT, tmp_path, "--seeds", "1") == 0
+    assert run(contours.MEASUREMENT, tmp_path, "--seeds", "1") == 0
     found = lines(tmp_path, "contours")
     assert {r["kind"] for r in found} == {"optimum", "surface"}
     ours = {r["share"]: r for r in found if r["kind"] == "optimum" and r["way"] == "ours"}
@@ -245,13 +246,13 @@ def test_contours_run(folder, tmp_path, monkeypatch):
 
 
 def test_large_tables_count_one_split_by_default():
-    found = _small_sets.places(given(), {})
+    found = small_sets.places(given(), {})
     assert {name for name, _ in found} == set(SMALL_SETS)
-    assert all(k == 0 for name, k in found if name in _small_sets.LARGE)
+    assert all(k == 0 for name, k in found if name in small_sets.LARGE)
     assert sum(name == "yacht" for name, _ in found) == 20
-    quick = _small_sets.places(given(quick=True), {"boston": 1, "yacht": 2})
+    quick = small_sets.places(given(quick=True), {"boston": 1, "yacht": 2})
     assert quick == [("yacht", 0), ("boston", 0), ("yacht", 1)]
-    asked = _small_sets.places(given(quick=True, sets=["naval"], splits=99), {"yacht": 1})
+    asked = small_sets.places(given(quick=True, sets=["naval"], splits=99), {"yacht": 1})
     assert asked == [("naval", k) for k in range(20)]
 
 
@@ -260,7 +261,7 @@ def test_differences_are_paired():
         {"set": "yacht", "model": m, "split": k, "rmse": v}
         for m, k, v in (("a", 0, 1.0), ("a", 1, 2.0), ("b", 1, 5.0), ("b", 2, 9.0))
     ]
-    cells = _small_sets.Cells.of(records)
+    cells = small_sets.Cells.of(records)
     assert cells.differences("yacht", "rmse", "b", "a") == [3.0]
     assert cells.splits("yacht", ("a", "b", "c")) == "2"
     assert math.isnan(cells.mean("boston", "a", "rmse"))
@@ -297,9 +298,9 @@ def table4_records(sod, warm, sets=("yacht", "boston")):
 
 def test_table4_verdicts_go_both_ways():
     fine = table4_records({"rmse": 1.01}, {"rmse": 0.9, "seconds": 0.5})
-    assert words(table4.judge(_small_sets.Cells.of(fine))) == ["yes"] * 5
+    assert words(table4.judge(small_sets.Cells.of(fine))) == ["yes"] * 5
     bad = table4_records({"rmse": 2.0, "nlpd": 1.5, "seconds": 3.9}, {"rmse": 3.0, "seconds": 5.0})
-    assert words(table4.judge(_small_sets.Cells.of(bad))) == ["**no**"] * 5
+    assert words(table4.judge(small_sets.Cells.of(bad))) == ["**no**"] * 5
     assert "keeps the RMSE" in table4.report(fine)
     assert "does not keep the RMSE" in table4.report(bad)
     assert "costs more than that on some set" in table4.report(bad)
@@ -307,7 +308,7 @@ def test_table4_verdicts_go_both_ways():
 
 def test_table4_does_not_compare_seconds_with_those_of_a_gpu():
     records = [score("exact", "naval", seconds=9.0, device="cuda:0"), score("sod", "naval")]
-    cells = _small_sets.Cells.of(records)
+    cells = small_sets.Cells.of(records)
     assert math.isnan(table4.ratio(cells, "naval", "exact", "sod"))
     assert words(table4.judge(cells))[2] == "open"
 
@@ -347,19 +348,19 @@ def cause(name="power", eigenvalue=0.05, iterative=-0.1, repeated=0):
 
 def test_table1_verdicts_go_both_ways():
     fine = table1_records({"rmse": 0.5, "nlpd": 300.0, "joint_nll": -1.0}, {"nlpd": 0.1})
-    fine = _small_sets.Cells.of(fine)
+    fine = small_sets.Cells.of(fine)
     assert words(table1.judge(fine, []))[:4] == ["yes", "yes", "**no**", "yes"]
-    bad = _small_sets.Cells.of(
+    bad = small_sets.Cells.of(
         table1_records({"rmse": 2.0, "nlpd": 0.9}, {"nlpd": 0.95}, {"nlpd": 3.0})
     )
     assert words(table1.judge(bad, []))[:6] == ["**no**"] * 6
-    good = _small_sets.Cells.of(table1_records({"joint_nll": 2000.0}, None, {"nlpd": -1.0}))
+    good = small_sets.Cells.of(table1_records({"joint_nll": 2000.0}, None, {"nlpd": -1.0}))
     assert words(table1.judge(good, []))[4:6] == ["yes", "yes"]
-    assert words(table1.judge(_small_sets.Cells.of([]), [])) == ["open"] * 7
+    assert words(table1.judge(small_sets.Cells.of([]), [])) == ["open"] * 7
 
 
 def test_table1_names_the_cause():
-    none = _small_sets.Cells.of([])
+    none = small_sets.Cells.of([])
     assert words(table1.judge(none, [cause()]))[7:] == ["**no**", "**no**", "yes", "yes"]
     other = cause(eigenvalue=1e-9, iterative=0.05, repeated=3)
     assert words(table1.judge(none, [other]))[7:] == ["yes", "yes", "**no**", "yes"]
@@ -400,7 +401,7 @@ def test_table1_page_with_missing_sets_and_failures():
 
 def test_table4_run_and_resume(folder, tmp_path, capsys):
     arguments = ("--sets", "yacht", "--splits", "1")
-    assert run(table4.EXPERIMENT, tmp_path, *arguments) == 0
+    assert run(table4.MEASUREMENT, tmp_path, *arguments) == 0
     found = {r["model"]: r for r in lines(tmp_path, "table4")}
     assert set(found) == set(table4.MODELS)
     for record in found.values():
@@ -409,15 +410,15 @@ def test_table4_run_and_resume(folder, tmp_path, capsys):
         assert math.isfinite(record["joint_nll"])
     assert found["exact"]["full_evaluations"] == 51
     capsys.readouterr()
-    assert run(table4.EXPERIMENT, tmp_path, *arguments) == 0
-    assert "4 of 4 are there already." in capsys.readouterr().out
-    assert run(table4.EXPERIMENT, tmp_path, "--sets", "boston") == 2  # no such table here
+    assert run(table4.MEASUREMENT, tmp_path, *arguments) == 0
+    assert "4 of 4 are stored already." in capsys.readouterr().out
+    assert run(table4.MEASUREMENT, tmp_path, "--sets", "boston") == 2  # no such table here
 
 
 def test_table1_run(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(table1, "CAUSE_ROWS", (30, 55))
     monkeypatch.setitem(table1.MODELS, "aks", table1.MODELS["rbf"])  # the search has its own tests
-    assert run(table1.EXPERIMENT, tmp_path, "--sets", "yacht,power", "--splits", "1") == 0
+    assert run(table1.MEASUREMENT, tmp_path, "--sets", "yacht,power", "--splits", "1") == 0
     found = {(r["set"], r["model"]): r for r in lines(tmp_path, "table1")}
     assert found["yacht", "rbf"]["kernel"] == "rbf"
     assert found["yacht", "ours"]["kernel"].endswith("-ard")

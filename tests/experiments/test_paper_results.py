@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 from experiments import (
-    _ablation_report,
-    _figure4_report,
-    _from_benchmarks,
-    _paper_pages,
-    _table2_peers,
-    _table2_report,
     ablation,
+    ablation_report,
     figure4,
+    figure4_report,
+    from_benchmarks,
     table2,
+    table2_peers,
+    table2_report,
+    verdicts,
 )
-from experiments._paper import FIGURE4, SMALL_SETS, TABLE2
-from experiments._runner import run
+from experiments.printed import FIGURE4, SMALL_SETS, TABLE2
+from measurements.runner import run
 from twostagegp.datasets import FOLDER_VARIABLE
 from twostagegp.estimators.validation import check_parameters
 
@@ -29,7 +29,7 @@ CODE = {"version": "0.1.0", "code": "0123456789"}
 
 
 def given(experiment, *arguments):
-    return experiment.EXPERIMENT.parser().parse_args(arguments)
+    return experiment.MEASUREMENT.parser().parse_args(arguments)
 
 
 def holds(page, beginning):
@@ -54,25 +54,25 @@ def is_svg(text):
 
 
 def test_one_exception_decides_and_a_missing_set_leaves_it_open():
-    assert _paper_pages.on_all({}) is None
-    assert _paper_pages.on_all({"a": True, "b": None}) is None
-    assert _paper_pages.on_all({"a": False, "b": None}) is False
-    assert _paper_pages.at_least({"a": True, "b": True, "c": False}, 2) is True
-    assert _paper_pages.at_least({"a": True, "b": None, "c": False}, 2) is None
-    assert _paper_pages.at_least({"a": True, "b": False, "c": False}, 2) is False
+    assert verdicts.on_all({}) is None
+    assert verdicts.on_all({"a": True, "b": None}) is None
+    assert verdicts.on_all({"a": False, "b": None}) is False
+    assert verdicts.at_least({"a": True, "b": True, "c": False}, 2) is True
+    assert verdicts.at_least({"a": True, "b": None, "c": False}, 2) is None
+    assert verdicts.at_least({"a": True, "b": False, "c": False}, 2) is False
 
 
 def test_exceptions_are_named_unless_there_is_nothing_else():
-    assert _paper_pages.count({"a": True, "b": False}) == "1 of 2 (not b)"
-    assert _paper_pages.count({"a": False, "b": False, "c": None}) == "0 of 2"
+    assert verdicts.count({"a": True, "b": False}) == "1 of 2 (not b)"
+    assert verdicts.count({"a": False, "b": False, "c": None}) == "0 of 2"
 
 
 def test_words_of_a_verdict():
-    words = [_paper_pages.Verdict("", holds, "").word for holds in (True, False, None)]
+    words = [verdicts.Verdict("", holds, "").word for holds in (True, False, None)]
     assert words == ["yes", "**no**", "open"]
 
 
-@pytest.mark.parametrize("module", [_table2_report, _figure4_report, _ablation_report])
+@pytest.mark.parametrize("module", [table2_report, figure4_report, ablation_report])
 def test_a_page_of_nothing_but_failures_says_so(module):
     fields = {"model": "default", "set": "yacht", "split": 0, "seed": 0, "inputs": "plain"}
     records = [fields | CODE | {"stage1": "krr", "residuals": "insample", "error": "Boom: no"}]
@@ -108,10 +108,10 @@ def small_records(
 
 
 def test_goals_of_table2_both_ways():
-    good = _table2_report.report(small_records(ours=0.9, nlpd=-1.0))
+    good = table2_report.report(small_records(ours=0.9, nlpd=-1.0))
     assert holds(good, "Goal: our RMSE is not above") == "yes"
     assert holds(good, "Goal: our NLPD is the best") == "yes"
-    bad = _table2_report.report(small_records(ours=1.1, nlpd=+1.0))
+    bad = table2_report.report(small_records(ours=1.1, nlpd=+1.0))
     assert holds(bad, "Goal: our RMSE is not above") == "**no**"
     assert holds(bad, "Goal: it is below") == "**no**"
     assert holds(bad, "Goal: our NLPD is the best") == "**no**"
@@ -120,7 +120,7 @@ def test_goals_of_table2_both_ways():
 def test_a_printed_rmse_of_two_decimals_is_compared_at_two_decimals():
     records = [r for r in small_records() if r["set"] != "concrete"]
     for rmse, word in ((3.784, "yes"), (3.786, "**no**")):
-        page = _table2_report.report([*records, small_record("default", "concrete", rmse=rmse)])
+        page = table2_report.report([*records, small_record("default", "concrete", rmse=rmse)])
         assert holds(page, "Goal: our RMSE is not above") == word
 
 
@@ -130,11 +130,11 @@ def test_an_nlpd_within_one_standard_error_of_the_best_peer_leads():
     for record in records:
         if record["model"] == "default":
             record["nlpd_standardized"] += gaps[record["split"]]
-    assert holds(_table2_report.report(records), "Goal: our NLPD is the best") == "yes"
+    assert holds(table2_report.report(records), "Goal: our NLPD is the best") == "yes"
     for record in records:
         if record["model"] == "default":
             record["nlpd_standardized"] += 0.15
-    assert holds(_table2_report.report(records), "Goal: our NLPD is the best") == "**no**"
+    assert holds(table2_report.report(records), "Goal: our NLPD is the best") == "**no**"
 
 
 def library(model, nlpd, sets=SMALL_SETS, splits=(0,)):
@@ -149,7 +149,7 @@ def library(model, nlpd, sets=SMALL_SETS, splits=(0,)):
 def test_a_library_that_is_better_is_a_peer_and_is_named():
     records = small_records(nlpd=-1.0)  # ours: -1.0 and -0.9
     for nlpd, word in ((-0.5, "yes"), (-1.1, "**no**")):
-        page = _table2_report.report(records, library("ngboost", nlpd))
+        page = table2_report.report(records, library("ngboost", nlpd))
         assert holds(page, "Goal: our NLPD is the best") == word
     assert "against 4 peers, 1 of them of other libraries" in page
     assert "yacht: ngboost; boston: ngboost" in page
@@ -163,7 +163,7 @@ def test_a_library_is_compared_on_the_splits_that_both_have():
     # Over all its splits the library's mean is lower; on the two that we have it is not.
     records = small_records(nlpd=-1.0)
     far = [r | {"nlpd_standardized": -9.0} for r in library("gpnn", 0.0, splits=(2, 3))]
-    page = _table2_report.report(records, [*library("gpnn", -0.9, splits=(0, 1)), *far])
+    page = table2_report.report(records, [*library("gpnn", -0.9, splits=(0, 1)), *far])
     assert holds(page, "Goal: our NLPD is the best") == "yes"
     assert cells(page, "NLPD against every peer", "gpnn")[1] == "-0.050 ± 0.050 (2)"
     assert cells(page, "Likelihood", "yacht")[-1] == "-0.900 (gpnn)"
@@ -171,31 +171,31 @@ def test_a_library_is_compared_on_the_splits_that_both_have():
 
 def test_a_library_on_two_sets_decides_only_these():
     records = small_records(nlpd=-1.0)
-    page = _table2_report.report(records, library("gpnn", -5.0, sets=("yacht", "wine")))
+    page = table2_report.report(records, library("gpnn", -5.0, sets=("yacht", "wine")))
     assert holds(page, "Goal: our NLPD is the best") == "yes"
     assert "6 of 8 (not yacht, wine)" in page
     assert cells(page, "NLPD against every peer", "gpnn")[2] == "–"
 
 
 def test_without_libraries_the_page_says_so():
-    page = _table2_report.report(small_records())
+    page = table2_report.report(small_records())
     assert "against 3 peers, 0 of them of other libraries" in page
     assert "No other library has been run" in page
 
 
 def test_sets_that_are_missing_leave_a_verdict_open():
-    page = _table2_report.report(small_records(sets=("yacht", "boston")))
+    page = table2_report.report(small_records(sets=("yacht", "boston")))
     assert holds(page, "Goal: our RMSE is not above") == "open"
     assert holds(page, "Goal: it is below") == "open"
     assert holds(page, "Power's printed QICE") == "open"
     assert holds(page, "Wine's printed QICE") == "open"
     assert cells(page, "RMSE", "naval")[-1] == "0"
-    assert is_svg(_table2_report.picture(small_records(sets=("yacht", "boston"))))
+    assert is_svg(table2_report.picture(small_records(sets=("yacht", "boston"))))
 
 
 def test_a_failed_fit_counts_for_nothing_and_is_listed():
     failed = {**small_record("paper", "yacht", 7), "error": "Boom: no"}
-    page = _table2_report.report([*small_records(), failed])
+    page = table2_report.report([*small_records(), failed])
     assert "model paper, set yacht, split 7: Boom: no" in page
     assert "48 fits." in page
 
@@ -203,12 +203,12 @@ def test_a_failed_fit_counts_for_nothing_and_is_listed():
 @pytest.mark.parametrize(("qice", "word"), [(13.2125, "yes"), (12.0, "**no**")])
 def test_the_constant_is_held_against_the_qice_of_wine(qice, word):
     record = small_record("constant", "wine", qice=qice)
-    assert holds(_table2_report.report([record]), "Wine's printed QICE") == word
+    assert holds(table2_report.report([record]), "Wine's printed QICE") == word
 
 
 @pytest.mark.parametrize(("qice", "word"), [(15.6, "yes"), (6.5, "**no**")])
 def test_the_qice_of_power_seen_again_or_not(qice, word):
-    page = _table2_report.report([small_record("paper", "power", qice=qice)])
+    page = table2_report.report([small_record("paper", "power", qice=qice)])
     assert holds(page, "Power's printed QICE") == word
     assert "17 times too narrow and score" in page  # RMSE 1, standard deviation 1/17 in mixed units
 
@@ -218,7 +218,7 @@ def test_a_very_large_nll_seen_again_or_not(nlpd, word):
     records = [
         small_record("single_paper", name, nlpd_standardized=nlpd) for name in ("power", "naval")
     ]
-    page = _table2_report.report(records)
+    page = table2_report.report(records)
     assert holds(page, "Claim: Exact-GP's NLL is very large") == word
 
 
@@ -227,7 +227,7 @@ def test_two_stage_against_exact_gp_is_judged_by_the_re_run():
     for scores, word in ((better, "yes"), (worse, "**no**")):
         records = [small_record("single_paper", name) for name in SMALL_SETS]
         records += [small_record("paper", name, **scores) for name in SMALL_SETS]
-        page = _table2_report.report(records)
+        page = table2_report.report(records)
         for score in ("RMSE", "QICE"):
             assert (
                 holds(page, f"Claim: two-stage outperforms Exact-GP on most sets, by {score}")
@@ -239,24 +239,24 @@ def test_joint_nll_stands_with_the_number_of_its_splits():
     records = [
         small_record("paper", "yacht", k, joint_nll=v) for k, v in enumerate((1.0, 2.0, None))
     ]
-    assert cells(_table2_report.report(records), "Likelihood", "yacht")[5] == "1.50 ± 0.50 (2)"
+    assert cells(table2_report.report(records), "Likelihood", "yacht")[5] == "1.50 ± 0.50 (2)"
 
 
 @pytest.mark.parametrize(("shift", "word"), [(0.0, "yes"), (9.0, "**no**")])
 def test_the_printed_nll_seen_again_or_not(shift, word):
     records = [
         small_record(model, name, joint_nll=row.nll + shift * (row.nll_sd + 0.005))
-        for column, model in _table2_report.COLUMNS.items()
+        for column, model in table2_report.COLUMNS.items()
         for name, row in TABLE2[column].items()
     ]
-    assert holds(_table2_report.report(records), "The printed NLL is the joint") == word
+    assert holds(table2_report.report(records), "The printed NLL is the joint") == word
 
 
 def test_qice_of_a_gaussian_that_is_too_narrow_agrees_with_a_draw():
     z = np.random.default_rng(0).normal(scale=3.0, size=200_000)
-    shares = np.histogram(z, [-np.inf, *_table2_report.ndtri(np.arange(1, 10) / 10), np.inf])[0]
+    shares = np.histogram(z, [-np.inf, *table2_report.ndtri(np.arange(1, 10) / 10), np.inf])[0]
     drawn = 100.0 * np.mean(np.abs(shares / len(z) - 0.1))
-    assert _table2_report.qice_of_narrow(3.0) == pytest.approx(drawn, abs=0.05)
+    assert table2_report.qice_of_narrow(3.0) == pytest.approx(drawn, abs=0.05)
 
 
 # --- taking over what a benchmark has ------------------------------------------------------------
@@ -267,7 +267,7 @@ def store(tmp_path, monkeypatch):
     """A folder of benchmark records, and a function that fills it."""
     folder = tmp_path / "benchmark"
     folder.mkdir()
-    monkeypatch.setattr(_from_benchmarks, "FOLDER", folder)
+    monkeypatch.setattr(from_benchmarks, "FOLDER", folder)
 
     def write(file, records):
         (folder / file).write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -286,7 +286,7 @@ def test_benchmark_records_are_taken_over_with_their_own_provenance(store, tmp_p
     store("uci_small.jsonl", [of_benchmark(rmse=9.0), of_benchmark(rmse=0.25)])
     arguments = ["--from-benchmarks", "--sets", "yacht", "--splits", "1", "--models", "default"]
     arguments += ["--results", str(tmp_path / "out")]
-    assert run(table2.EXPERIMENT, arguments) == 0
+    assert run(table2.MEASUREMENT, arguments) == 0
     (line,) = (tmp_path / "out" / "table2.jsonl").read_text().splitlines()
     record = json.loads(line)
     assert (record["source"], record["code"], record["rmse"]) == ("benchmarks", "fedcba9876", 0.25)
@@ -309,11 +309,11 @@ def test_without_benchmark_files_everything_is_fitted(store):
 
 
 def test_libraries_are_read_from_the_benchmark_where_it_has_them(store):
-    assert _table2_peers.library_records() == []
+    assert table2_peers.library_records() == []
     fine = {"model": "gpnn", "set": "yacht", "fold": 3, "nlpd": -0.5, "version": "gpytorch 1"}
     failed = {"model": "gpnn", "set": "yacht", "fold": 4, "error": "time limit"}
     store("uci_small_peers.jsonl", [fine, failed, fine | {"model": "ours"}])
-    (record,) = _table2_peers.library_records()
+    (record,) = table2_peers.library_records()
     assert (record["model"], record["split"], record["nlpd_standardized"]) == ("gpnn", 3, -0.5)
     assert "gpnn (GPNN" in table2.page([small_record("default", "yacht", 3)])
 
@@ -322,9 +322,9 @@ def test_our_own_fit_is_shown_before_the_benchmarks(store):
     both = [small_record("paper", "yacht", rmse=2.0), small_record("paper", "yacht", rmse=3.0)]
     both[1]["source"] = "benchmarks"
     for records in (both, both[::-1]):
-        (chosen,) = _from_benchmarks.one_each(records, ("model", "set", "split"))
+        (chosen,) = from_benchmarks.one_each(records, ("model", "set", "split"))
         assert chosen["rmse"] == 2.0
-    (chosen,) = _from_benchmarks.one_each(
+    (chosen,) = from_benchmarks.one_each(
         [both[0] | {"error": "Boom"}, both[1]], ("model", "set", "split")
     )
     assert chosen["rmse"] == 3.0
@@ -353,15 +353,15 @@ def ua_records(ours=(0.001, 0.9), sets=tuple(FIGURE4)):
     for name in sets:
         printed = FIGURE4.get(name, (0.1, 0.2, 0.1, 0.2))
         made += [
-            ua_record(_figure4_report.GPNN, name, *printed[:2]),
-            ua_record(_figure4_report.PAPER, name, *printed[2:]),
-            ua_record(_figure4_report.OURS, name, *ours),
+            ua_record(figure4_report.GPNN, name, *printed[:2]),
+            ua_record(figure4_report.PAPER, name, *printed[2:]),
+            ua_record(figure4_report.OURS, name, *ours),
         ]
     return made
 
 
 def test_claims_of_figure4_hold_on_the_printed_figures():
-    page = _figure4_report.report(ua_records())
+    page = figure4_report.report(ua_records())
     assert holds(page, "HC-RMSE < LC-RMSE") == "yes"
     assert holds(page, "Our HC-RMSE is below") == "yes"
     assert holds(page, "Claim: two-stage GPNN's HC-RMSE") == "**no**"  # two of the bars are equal
@@ -375,7 +375,7 @@ def test_claims_of_figure4_the_other_way():
     for record in records:
         if (record["model"], record["set"]) == ("gpnn", "bike"):
             record["hc_rmse"] = 0.01
-    page = _figure4_report.report(records)
+    page = figure4_report.report(records)
     assert holds(page, "HC-RMSE < LC-RMSE") == "**no**"
     assert holds(page, "Our HC-RMSE is below") == "**no**"
     assert holds(page, "Our default has a larger") == "**no**"
@@ -384,36 +384,36 @@ def test_claims_of_figure4_the_other_way():
 
 def test_parts_of_tables_stand_apart_and_missing_tables_are_named():
     records = ua_records(sets=("bike", "ctslice_part"))
-    page = _figure4_report.report(records)
+    page = figure4_report.report(records)
     assert "Not run: poletele, protein, ctslice, road3d, song, house_electric." in page
     assert "no ctslice.npz, road3d.npz, song.npz, house_electric.npz" in page
     assert holds(page, "HC-RMSE < LC-RMSE") == "open"
     assert "ours: 1 of 1" in page  # bike alone
     assert cells(page, "Parts of tables", "ctslice_part")[3:5] == ["–", "–"]
-    drawn = _figure4_report.picture(records)
+    drawn = figure4_report.picture(records)
     assert is_svg(drawn)
 
 
 def test_a_page_of_all_seven_tables_misses_none():
-    assert "Not run" not in _figure4_report.report(ua_records())
+    assert "Not run" not in figure4_report.report(ua_records())
 
 
 def test_seeds_differ_between_the_models():
     records = [
         *ua_records(sets=("bike",)),
-        ua_record(_figure4_report.OURS, "bike", 0.1, 0.2, seed=1),
+        ua_record(figure4_report.OURS, "bike", 0.1, 0.2, seed=1),
     ]
-    assert cells(_figure4_report.report(records), "HC-RMSE and LC-RMSE", "bike")[2] == "0–2"
+    assert cells(figure4_report.report(records), "HC-RMSE and LC-RMSE", "bike")[2] == "0–2"
 
 
 # --- ablation: made records ----------------------------------------------------------------------
 
 
-def ablation_records(insample=1.0, uncalibrated=0.5, sets=_ablation_report.SETS, covered=0.95):
+def ablation_records(insample=1.0, uncalibrated=0.5, sets=ablation_report.SETS, covered=0.95):
     """NLPD of stage 1 plus what in-sample residuals and a missing calibration cost."""
     made = []
     for stage, residuals, name, split in product(
-        _ablation_report.STAGES, _ablation_report.RESIDUALS, sets, range(2)
+        ablation_report.STAGES, ablation_report.RESIDUALS, sets, range(2)
     ):
         worse = 0.0 if stage == "stack" else 0.3
         base = worse + (insample if residuals == "insample" else 0.0)
@@ -442,24 +442,24 @@ STATEMENTS = (
 
 
 def test_findings_of_the_ablation_both_ways():
-    page = _ablation_report.report(ablation_records())
+    page = ablation_report.report(ablation_records())
     assert [holds(page, text) for text in STATEMENTS] == ["yes"] * 7
     records = ablation_records(insample=-1.0, uncalibrated=-0.5, covered=0.8)
     for record in records:
         if record["stage1"] == "stack":
             record["local"]["rmse"] = 9.0
-    page = _ablation_report.report(records)
+    page = ablation_report.report(records)
     assert [holds(page, text) for text in STATEMENTS] == ["**no**"] * 7
 
 
 def test_ablation_with_missing_sets_and_stages():
     records = [r for r in ablation_records(sets=("yacht",)) if r["stage1"] != "net"]
     records.append({**records[0], "stage1": "net", "error": "Boom: no"})
-    page = _ablation_report.report(records)
+    page = ablation_report.report(records)
     assert holds(page, "Without calibration, held-out residuals have") == "open"
     assert holds(page, "Our stack has the lowest RMSE") == "open"
     assert "stage1 net, residuals insample, set yacht, split 0: Boom: no" in page
-    assert is_svg(_ablation_report.picture(records))
+    assert is_svg(ablation_report.picture(records))
 
 
 def test_variants_are_compared_on_the_same_splits():
@@ -468,7 +468,7 @@ def test_variants_are_compared_on_the_same_splits():
     for record in kept:
         if (record["stage1"], record["split"]) == ("stack", 1):
             record["local"]["nlpd"] = 100.0  # where the ridge has no record
-    page = _ablation_report.report(kept)
+    page = ablation_report.report(kept)
     row = cells(page, "Over all sets", "kernel ridge (paper's)", "held-out", "default")
     assert row[4] == "+0.300"
 
@@ -478,15 +478,15 @@ def test_one_set_that_has_no_residuals_left_does_not_decide_the_summary():
     for record in records:
         if (record["stage1"], record["residuals"], record["set"]) == ("krr", "insample", "wine"):
             record["none"]["nlpd"] = 1e6
-    page = _ablation_report.report(records)
+    page = ablation_report.report(records)
     row = cells(page, "Over all sets", "kernel ridge (paper's)", "in-sample", "none")
     assert float(row[4]) < 2.0
 
 
 def test_the_page_says_that_there_is_a_single_split():
     records = ablation_records()
-    assert "Splits a set: 2.\n" in _ablation_report.report(records)
-    single = _ablation_report.report([r for r in records if r["split"] == 0])
+    assert "Splits a set: 2.\n" in ablation_report.report(records)
+    single = ablation_report.report([r for r in records if r["split"] == 0])
     assert "Splits a set: 1. Where there is one, there is no standard error" in single
 
 
@@ -496,9 +496,9 @@ def test_the_page_says_that_there_is_a_single_split():
 @pytest.mark.parametrize(
     ("module", "records"),
     [
-        (_table2_report, small_records()),
-        (_figure4_report, ua_records()),
-        (_ablation_report, ablation_records()),
+        (table2_report, small_records()),
+        (figure4_report, ua_records()),
+        (ablation_report, ablation_records()),
     ],
 )
 def test_pictures_are_the_same_every_time(module, records):
@@ -539,7 +539,7 @@ def test_large_files_run_where_they_are(monkeypatch, tmp_path):
 )
 def test_a_named_table_that_is_not_there_ends_with_status_two(module, name, tmp_path, monkeypatch):
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    assert run(module.EXPERIMENT, ["--sets", name, "--results", str(tmp_path / "out")]) == 2
+    assert run(module.MEASUREMENT, ["--sets", name, "--results", str(tmp_path / "out")]) == 2
 
 
 # --- one small run of each -----------------------------------------------------------------------
@@ -573,15 +573,15 @@ RUNS = {
 def test_a_small_run_and_its_resumption(name, folder, tmp_path, capsys):
     module, words, n = RUNS[name]
     arguments = [*words.split(), "--results", str(tmp_path / "out")]
-    assert run(module.EXPERIMENT, arguments) == 0
+    assert run(module.MEASUREMENT, arguments) == 0
     kept = (tmp_path / "out" / f"{name}.jsonl").read_text()
     records = [json.loads(line) for line in kept.splitlines()]
     assert len(records) == n
     assert not any("error" in record for record in records)
     assert is_svg((tmp_path / "out" / f"{name}.svg").read_text()) is True
     capsys.readouterr()
-    assert run(module.EXPERIMENT, arguments) == 0
-    assert f"{n} of {n} are there already" in capsys.readouterr().out
+    assert run(module.MEASUREMENT, arguments) == 0
+    assert f"{n} of {n} are stored already" in capsys.readouterr().out
     assert (tmp_path / "out" / f"{name}.jsonl").read_text() == kept
 
 
@@ -612,9 +612,9 @@ def test_a_failed_fit_is_kept_and_tried_again(folder, tmp_path, monkeypatch):
     arguments.append(str(tmp_path / "out"))
     with monkeypatch.context() as patch:
         patch.setattr(table2, "MODELS", {"single_paper": broken})
-        assert run(table2.EXPERIMENT, arguments) == 1
+        assert run(table2.MEASUREMENT, arguments) == 1
     assert "ValueError: no such thing" in (tmp_path / "out" / "table2.md").read_text()
-    assert run(table2.EXPERIMENT, arguments) == 0
+    assert run(table2.MEASUREMENT, arguments) == 0
     assert "failed" not in (tmp_path / "out" / "table2.md").read_text()
 
 

@@ -4,21 +4,21 @@ import argparse
 import copy
 import math
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import norm
 
-from experiments import _theory_band as band
-from experiments import _theory_concentration as concentration
-from experiments import _theory_expected as expected
-from experiments import _theory_lemmas as lemmas
-from experiments import _theory_mean as mean
-from experiments import _theory_ratio as ratio
 from experiments import theory
-from experiments._runner import run
-from experiments._theory_model import (
+from experiments import theory_band as band
+from experiments import theory_concentration as concentration
+from experiments import theory_expected as expected
+from experiments import theory_lemmas as lemmas
+from experiments import theory_mean as mean
+from experiments import theory_ratio as ratio
+from experiments.theory_model import (
     KernelSum,
     covariance,
     cross,
@@ -33,8 +33,9 @@ from experiments._theory_model import (
     smoothness,
     symmetric_difference,
 )
-from experiments._theory_report import SECTIONS, picture, report
-from experiments._theory_verdicts import ITEMS, Check, Slope, item_checks, of, slope, verdict
+from experiments.theory_report import SECTIONS, picture, report
+from experiments.theory_verdicts import ITEMS, Check, Slope, item_checks, of, slope, verdict
+from measurements.runner import run
 from twostagegp.engines.batched_problem import ProblemBatch
 from twostagegp.kernels import NamedKernel
 from twostagegp.search.paper_tests import bound_beta, error_ratio
@@ -564,14 +565,11 @@ def test_the_command_resumes(tmp_path, monkeypatch, capsys):
         calls.append(task)
         return theory.measure(task)
 
-    experiment = theory.Experiment(
-        name="theory", about="", arguments=lambda parser: None, tasks=lambda given: kept,
-        measure=measure, report=report, picture=picture, needs_data=False,
-    )  # fmt: skip
+    experiment = replace(theory.MEASUREMENT, cells=lambda given: kept, measure=measure)
     assert run(experiment, ["--results", str(tmp_path)]) == 0
     assert calls == kept
     assert run(experiment, ["--results", str(tmp_path)]) == 0
     assert calls == kept
-    assert f"{len(kept)} of {len(kept)} are there already" in capsys.readouterr().out
+    assert f"{len(kept)} of {len(kept)} are stored already" in capsys.readouterr().out
     assert (tmp_path / "theory.md").read_text().startswith("# The theory in numbers")
-    assert run(theory.EXPERIMENT, ["--table-only", "--results", str(tmp_path)]) == 0
+    assert run(theory.MEASUREMENT, ["--table-only", "--results", str(tmp_path)]) == 0

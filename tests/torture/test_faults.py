@@ -218,7 +218,7 @@ def test_a_model_whose_files_are_beyond_the_limit_is_an_error_of_ours(
 ):
     model.save(tmp_path / "model")
     arrays = next((tmp_path / "model").glob("arrays-*"))
-    from benchmarks._loader_cases import Cases, open_stored
+    from benchmarks.loader_cases import Cases, open_stored
 
     stored = open_stored(tmp_path / "model")
     stored.manifest["files"]["arrays"]["bytes"] = 1 << 30

@@ -14,10 +14,10 @@ from safetensors.numpy import save as save_arrays
 
 import twostagegp
 from benchmarks import loader_fuzz
-from benchmarks._fuzz_guard import Guard
-from benchmarks._fuzz_runner import count, is_failure, page, run_cases
-from benchmarks._loader_cases import Cases, open_stored
-from benchmarks._loader_models import POINTS, save_models
+from benchmarks.fuzz_guard import Guard
+from benchmarks.fuzz_runner import count, is_failure, page, run_cases
+from benchmarks.loader_cases import Cases, open_stored
+from benchmarks.loader_models import POINTS, save_models
 from twostagegp.engines.memory import plan_factor
 from twostagegp.errors import InputError, MemoryBudgetError, ModelFileError, NumericalError
 from twostagegp.runtime.prediction_checks import predict_with
@@ -80,7 +80,7 @@ def test_the_guard_finds_what_it_looks_for(guard, tmp_path):
         raise ModelFileError("x") from MemoryError()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("benchmarks._fuzz_guard.BREAK_SECONDS", 0.2)
+        patch.setattr("benchmarks.fuzz_guard.BREAK_SECONDS", 0.2)
         assert guard.run(hangs)[0] == "slow"
     assert guard.run(unknown)[0] == "exception: KeyError"
     assert guard.run(runs)[0] == "side effect"
@@ -101,14 +101,14 @@ def test_cases_that_take_more_memory_in_turn_are_all_found(guard, monkeypatch):
 
     assert guard.run(takes(16))[0] == "model"
     # Above 32 MiB an array is given back to the system when it is freed, and not used again.
-    monkeypatch.setattr("benchmarks._fuzz_guard.GROWTH_MIB", 48)
+    monkeypatch.setattr("benchmarks.fuzz_guard.GROWTH_MIB", 48)
     assert [guard.run(takes(mib))[0] for mib in (16, 64, 96, 80)] == ["model", *["memory"] * 3]
 
 
 def test_where_peaks_stay_a_case_that_takes_more_than_all_before_is_found(guard, monkeypatch):
     peaks = iter((100.0, 100.0, 100.0, 500.0))
-    monkeypatch.setattr("benchmarks._fuzz_guard.open", _refuse, raising=False)
-    monkeypatch.setattr("benchmarks._fuzz_guard._peak_mib", lambda: next(peaks))
+    monkeypatch.setattr("benchmarks.fuzz_guard.open", _refuse, raising=False)
+    monkeypatch.setattr("benchmarks.fuzz_guard._peak_mib", lambda: next(peaks))
     assert [guard.run(lambda: "model")[0] for _ in range(2)] == ["model", "memory"]
 
 

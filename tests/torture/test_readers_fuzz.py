@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks._fuzz_guard import Guard
-from benchmarks._fuzz_runner import is_failure, run_cases
-from benchmarks._reader_cases import ReaderCases
+from benchmarks.fuzz_guard import Guard
+from benchmarks.fuzz_runner import is_failure, run_cases
+from benchmarks.reader_cases import ReaderCases
 from benchmarks.reader_fuzz import fitted_rules
 from twostagegp import ExactGPRegressor
 from twostagegp.cli.app import app

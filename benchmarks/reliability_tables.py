@@ -1,0 +1,111 @@
+"""The page of :mod:`benchmarks.reliability`: how often each model failed, how, and where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, median
+
+from benchmarks.reliability_models import LABELS
+from measurements.provenance import provenance
+from measurements.store import Record
+from measurements.tables import figure, markdown_table
+
+__all__ = ["LOW", "OUTCOMES", "failed", "report"]
+
+#: Coverage of a 95 % interval below this counts as a failure.
+LOW = 0.8
+
+#: The same fit may fail in several of these ways, but an exception or an end by force is all of it.
+OUTCOMES: Mapping[str, Callable[[Record], bool]] = {
+    "exception": lambda r: "exception" in r,
+    "ended by force": lambda r: "ended" in r,
+    "NaN or infinite": lambda r: r.get("not_finite", 0) > 0,
+    "variance ≤ 0": lambda r: r.get("not_positive", 0) > 0,
+    f"coverage < {LOW:.0%}": lambda r: (
+        r.get("judged", False) and "coverage" in r and (r["coverage"] or 0.0) < LOW
+    ),
+}
+
+
+def report(records: Sequence[Record]) -> str:
+    """The page in Markdown."""
+    models = [name for name in LABELS if any(r["model"] == name for r in records)]
+    models += sorted({r["model"] for r in records} - set(models))
+    by_model = {name: [r for r in records if r["model"] == name] for name in models}
+    lines = ["# Hard tables\n", _about(records), "## Failures\n", _failures(by_model)]
+    lines += ["## Failures by table\n", _by_table(by_model)]
+    lines += ["## What was raised\n", _messages(by_model)]
+    return "\n".join(lines) + "\n"
+
+
+def _about(records: Sequence[Record]) -> str:
+    tables = {r["set"] for r in records}
+    ours = [r for r in records if r.get("code")]
+    versions = sorted({r["version"] for r in records if r.get("version") and not r.get("code")})
+    return (
+        f"{len(records)} fits, {len(tables)} tables, {len({r['fold'] for r in records})} seeds. "
+        f"Ours: {provenance(ours) if ours else 'none'} Theirs: {', '.join(versions) or 'none'}.\n"
+    )
+
+
+def failed(record: Record) -> bool:
+    """Whether a fit went wrong in any way."""
+    return any(is_so(record) for is_so in OUTCOMES.values())
+
+
+def _failures(by_model: Mapping[str, Sequence[Record]]) -> str:
+    header = ["model", "fits", *OUTCOMES, "any", "mean coverage", "median width", "CPU s a fit"]
+    rows = []
+    for name, records in by_model.items():
+        judged = [r["coverage"] or 0.0 for r in records if r.get("judged") and "coverage" in r]
+        width = [r["width"] for r in records if r.get("judged") and r.get("width") is not None]
+        seconds = [r["fit_cpu"] for r in records if "fit_cpu" in r]
+        rows.append(
+            [
+                name,
+                str(len(records)),
+                *(str(sum(is_so(r) for r in records)) for is_so in OUTCOMES.values()),
+                str(sum(failed(r) for r in records)),
+                figure(fmean(judged)) if judged else "–",
+                figure(median(width)) if width else "–",
+                figure(fmean(seconds)) if seconds else "–",
+            ]
+        )
+    labels = "\n".join(f"- `{name}`: {LABELS.get(name, name)}" for name in by_model)
+    return f"{markdown_table(header, rows)}\n{labels}\n"
+
+
+def _by_table(by_model: Mapping[str, Sequence[Record]]) -> str:
+    """Tables on which some model failed: of how many fits, and how."""
+    names = list(dict.fromkeys(r["set"] for records in by_model.values() for r in records))
+    rows = []
+    for name in names:
+        cells = [_cell([r for r in records if r["set"] == name]) for records in by_model.values()]
+        if any(cells):
+            rows.append([name, *cells])
+    return markdown_table(["table", *by_model], rows)
+
+
+_SHORT = dict(zip(OUTCOMES, ("raised", "ended", "NaN", "var ≤ 0", "coverage"), strict=True))
+
+
+def _cell(records: Sequence[Record]) -> str:
+    counts = {way: sum(is_so(r) for r in records) for way, is_so in OUTCOMES.items()}
+    words = []
+    for way, count in counts.items():
+        if count:
+            low = ""
+            if way.startswith("coverage"):
+                low = f" {min(r['coverage'] or 0.0 for r in records if 'coverage' in r):.2f}"
+            words.append(f"{_SHORT[way]}{low} ×{count}")
+    return ", ".join(words)
+
+
+def _messages(by_model: Mapping[str, Sequence[Record]]) -> str:
+    lines = []
+    for name, records in by_model.items():
+        said = Counter(r.get("exception") or r.get("ended") for r in records)
+        del said[None]
+        lines += [f"- `{name}`, {count} times: {text}" for text, count in said.most_common(8)]
+    return "\n".join(lines) or "Nothing."

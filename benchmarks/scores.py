@@ -1,0 +1,68 @@
+"""Every score of a fitted regressor on test rows, as one flat record.
+
+What is scored is what a user is given: intervals, quantiles and distribution function are asked of
+the model, not rebuilt from its mean and standard deviation, so that a model whose distribution is
+not Gaussian is judged by its own. NLPD alone is that of the Gaussian with the model's mean and
+standard deviation, so that nothing is won by narrow spikes; ``nlpd_own`` is that of its density.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from measurements.timing import Timed
+from twostagegp import metrics
+
+__all__ = ["fit_facts", "predictive_scores"]
+
+Array = NDArray[np.float64]
+
+LEVELS = (0.50, 0.80, 0.95, 0.99)
+#: Levels whose pinball losses make up CRPS.
+FINE = (np.arange(999) + 0.5) / 999.0
+
+
+def predictive_scores(model: Any, X: Array, y: Array, y_train: Array) -> dict[str, float]:
+    """Scores on the test rows; ``nlpd_standardized`` is in units of the training target's sd."""
+    with Timed() as took:
+        mean, std = model.predict(X, return_std=True)
+    nlpd = metrics.nlpd(y, mean, std)
+    ends = [0.5 + side * level / 2.0 for level in LEVELS for side in (-1.0, 1.0)]
+    quantiles = model.predict_quantiles(X, ends)
+    intervals = {level: quantiles[:, 2 * j : 2 * j + 2] for j, level in enumerate(LEVELS)}
+    return {
+        "rmse": metrics.rmse(y, mean),
+        "nlpd_standardized": nlpd - math.log(float(np.std(y_train))),
+        "nlpd": nlpd,
+        "nlpd_own": -float(np.mean(model.predict_logpdf(X, y))),
+        **{
+            f"coverage_{100 * level:.0f}": metrics.coverage(y, interval=interval)
+            for level, interval in intervals.items()
+        },
+        "interval_width_95": metrics.interval_width(y, interval=intervals[0.95]),
+        "qice": metrics.qice(pit=model.predict_cdf(X, y)),
+        "qice_floor": metrics.qice_floor(len(y)),
+        "crps": metrics.crps_from_quantiles(y, model.predict_quantiles(X, FINE), FINE),
+        "hc_rmse": metrics.hc_rmse(y, mean, std),
+        "lc_rmse": metrics.lc_rmse(y, mean, std),
+        "predict_seconds": took.wall,
+    }
+
+
+def fit_facts(model: Any) -> dict[str, Any]:
+    """What the fit chose and what it cost, from the model's own report."""
+    report = model.fit_report_
+    calibration = getattr(model, "calibration_", None)
+    factor = None if calibration is None or calibration.kind == "none" else calibration.factor
+    return {
+        "mean": report.mean,
+        "variance": report.variance,
+        "calibration_factor": factor,
+        "evaluations": report.evaluations,
+        "full_evaluations": report.full_evaluations,
+        "full_factorisations": report.full_factorizations,
+    }
