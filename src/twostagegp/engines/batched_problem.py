@@ -36,8 +36,8 @@ from twostagegp.engines.problem import NOISE_PRIOR
 from twostagegp.errors import MemoryBudgetError
 from twostagegp.kernels import Kernel
 from twostagegp.kernels.batched import Index, KernelBatch, kernel_batch, take
-from twostagegp.numerics.linalg import batch_cholesky, batch_solve
 from twostagegp.numerics.held_out import LOG_2PI, copies_within, one_copy, squares_of_copies
+from twostagegp.numerics.linalg import batch_cholesky, batch_solve
 from twostagegp.runtime.memory import available_bytes
 from twostagegp.runtime.threads import limit_threads, no_denormals
 

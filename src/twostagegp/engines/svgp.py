@@ -272,9 +272,7 @@ class SparseEngine:
             Z=engine.points.near(metric), metric=metric,
         )  # fmt: skip
 
-    def condition(
-        self, kernel: Kernel, parameters: Vector
-    ) -> SparsePosterior | PerTargetPosterior:
+    def condition(self, kernel: Kernel, parameters: Vector) -> SparsePosterior | PerTargetPosterior:
         parameters = np.asarray(parameters, dtype=np.float64)
         if self.rows.several:
             return PerTargetPosterior.of(self, kernel, parameters)

@@ -153,7 +153,8 @@ class _PlusConstantBatch:
         return K + self.constant, (K, saved)
 
     def gradient(self, theta: Tensor, K: Tensor, saved: Any, W: Tensor) -> Tensor:
-        return self.batch.gradient(theta, *saved, W)
+        inner, saved_inner = saved
+        return self.batch.gradient(theta, inner, saved_inner, W)
 
     def cross(self, X: Tensor, Z: Tensor, theta: Tensor) -> Tensor:
         return self.batch.cross(X, Z, theta) + self.constant

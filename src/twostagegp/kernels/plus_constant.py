@@ -66,7 +66,8 @@ class PlusConstant(Kernel):
         return K + self.constant, (K, saved)
 
     def gradient(self, X: Tensor, theta: Vector, K: Tensor, saved: Any, W: Tensor) -> Vector:
-        return self.kernel.gradient(X, theta, *saved, W)
+        inner, saved_inner = saved
+        return self.kernel.gradient(X, theta, inner, saved_inner, W)
 
     def cross(self, X: Tensor, Z: Tensor, theta: Vector) -> Tensor:
         return self.kernel.cross(X, Z, theta) + self.constant

@@ -243,7 +243,9 @@ class EngineContract:
         rows, rng = example_rows(kind), np.random.default_rng(5)
         t = torch.as_tensor(rng.normal(size=(len(rows), 3)))
         extra = torch.as_tensor(rng.choice([0.1, 0.6], size=(len(rows), 3)))
-        return replace(rows, t=t, q=torch.zeros_like(rows.q), extra=extra if own_noise else rows.extra)
+        return replace(
+            rows, t=t, q=torch.zeros_like(rows.q), extra=extra if own_noise else rows.extra
+        )
 
     def test_several_targets_are_predicted_as_each_alone(self) -> None:
         for kind, own_noise in product(self.kinds, (False, True)):

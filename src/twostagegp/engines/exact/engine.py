@@ -117,9 +117,7 @@ class ExactEngine:
             return Problem(*given)
         return LargeProblem(*given, factor_dtype=self.factor_dtype)
 
-    def condition(
-        self, kernel: Kernel, parameters: Vector
-    ) -> ExactPosterior | SeveralPosterior:
+    def condition(self, kernel: Kernel, parameters: Vector) -> ExactPosterior | SeveralPosterior:
         if self.work is not None and len(self.rows) == self.work.full_rows:
             self.work.full_conditionings += 1
         parameters = np.asarray(parameters, dtype=np.float64)
