@@ -35,7 +35,7 @@ class Metric:
         """
         scales = kernel.lengthscales(theta)
         inverse = np.ones(d) if scales is None else 1.0 / np.asarray(scales)
-        inverse = inverse / inverse.max()
+        inverse = inverse / inverse.max(initial=0.0)  # a table may have no column left
         return cls(tuple(float(f"{value:.10g}") for value in inverse), kernel.manhattan)
 
     def change(self, other: Metric) -> float:
