@@ -9,22 +9,9 @@ import torch
 from scipy.optimize import approx_fprime
 from scipy.special import expit, log_softmax, softmax
 
-from twostagegp.classification.calibration import (
-    FACTORS,
-    LatentScale,
-    choose_scale,
-    losses_of,
-)
+from twostagegp.classification.calibration import LatentScale, choose_scale, losses_of
 from twostagegp.classification.dirichlet import Dirichlet, soft_labels
-from twostagegp.classification.latents import CONSTANT, LatentEngine, LatentRows
-from twostagegp.classification.local import LocalRows
-from twostagegp.classification.mean import (
-    ExactRidge,
-    NeighborRidge,
-    heldout_latents,
-    kernel_choices,
-    ridge_rows,
-)
+from twostagegp.classification.latents import Latents, dirichlet_rows, label_rows, make_engine
 from twostagegp.classification.pool import fit_pool, row_losses
 from twostagegp.classification.probability import (
     mean_softmax,
@@ -32,20 +19,20 @@ from twostagegp.classification.probability import (
     sampled_softmax,
     sobol_normals,
 )
+from twostagegp.classification.ridges import Ridge, kernel_choices, ridge_member
 from twostagegp.classification.table import make_table
-from twostagegp.classification.variance import (
-    ExactLatents,
-    LocalLatents,
-    TrainedKernel,
-    latent_rows,
-    train_latents,
-)
+from twostagegp.classification.variance import TrainedKernel, condition, train_latents
 from twostagegp.classification.views import make_views
+from twostagegp.data.rows import Rows
+from twostagegp.engines.exact.engine import ExactEngine
 from twostagegp.engines.problem import Problem
 from twostagegp.errors import InputError
-from twostagegp.kernels import make_kernel
+from twostagegp.kernels import PlusConstant, make_kernel
 from twostagegp.kernels.linear import LinearKernel
+from twostagegp.pipeline.settings import ClassSettings
 
+SETTINGS = ClassSettings()
+CONSTANT = SETTINGS.constant
 CPU, F64 = torch.device("cpu"), torch.float64
 CASES = pytest.mark.parametrize("case", ["plain", "weights", "groups", "groups and weights"])
 
@@ -69,9 +56,9 @@ def some_latents(case="plain", shared=False, n=14, K=3, seed=0):
 
     c = rng.choice([0.5, 1.0, 2.0, 3.0], size=n) if "weights" in case else np.ones(n)
     groups = torch.as_tensor(rng.integers(0, 5, size=n)) if "groups" in case else None
-    extra = np.full((n, 1), 0.2) if shared else rng.uniform(0.1, 2.0, size=(n, K))
-    T = rng.normal(size=(n, K))
-    return LatentRows(tensor(rng.normal(size=(n, 2))), tensor(T), tensor(c), tensor(extra), groups)
+    extra = np.full(n, 0.2) if shared else rng.uniform(0.1, 2.0, size=(n, K))
+    T, X, weight = tensor(rng.normal(size=(n, K))), tensor(rng.normal(size=(n, 2))), tensor(c)
+    return Rows(X, T, weight, torch.zeros_like(weight), tensor(extra), groups)
 
 
 def trained_on(table, kernel="matern32", constant=0.0, alpha_eps=0.05, smoothing=0.0, ard=False):
@@ -193,11 +180,11 @@ def test_labels_are_one_hot_unless_smoothed():
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("objective", ["loo", "nll", "heldout"])
 def test_gradient_over_classes_is_that_of_finite_differences(objective, shared, case):
-    latents = some_latents(case, shared)
-    R = latents.T.square() * latents.c[:, None] if objective == "heldout" else None
-    for constant in (0.0, CONSTANT):
-        engine = LatentEngine(latents, 1e-6, constant)
-        problem = engine.problem(make_kernel("matern52", 2, True), objective, R)
+    rows = some_latents(case, shared)
+    R = rows.t.square() * rows.c[:, None] if objective == "heldout" else None
+    kernel = make_kernel("matern52", 2, True)
+    for covariance in (kernel, PlusConstant(kernel, CONSTANT)):
+        problem = ExactEngine(rows, 1e-6).problem(covariance, objective, R)
         at = problem.start() + np.array([0.3, -0.2, 0.1, 0.4])
         value, gradient = problem(at)
         numerical = approx_fprime(at, lambda p: problem(p)[0], 1e-6)  # noqa: B023
@@ -208,18 +195,17 @@ def test_gradient_over_classes_is_that_of_finite_differences(objective, shared, 
 @CASES
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("objective", ["loo", "nll", "heldout"])
-def test_objective_is_the_sum_of_those_of_the_classes(objective, shared, case):
-    latents = some_latents(case, shared)
-    R = latents.T.square() + 0.1 if objective == "heldout" else None
+def test_objective_is_the_mean_of_those_of_the_classes(objective, shared, case):
+    rows = some_latents(case, shared)
+    R = rows.t.square() + 0.1 if objective == "heldout" else None
     kernel = make_kernel("rbf", 2, False)
-    joint = LatentEngine(latents, 1e-6).problem(kernel, objective, R)
-    joint.use_prior = False
+    joint = ExactEngine(rows, 1e-6, use_prior=False).problem(kernel, objective, R)
     at = joint.start() + 0.2
     value, gradient = joint(at)
     values, gradients = 0.0, np.zeros_like(gradient)
-    for k in range(latents.n_classes):
-        single = Problem(kernel, latents.of(k), objective, None if R is None else R[:, k])
-        single.use_prior = False
+    for k in range(3):
+        own = None if R is None else R[:, k]
+        single = Problem(kernel, rows.of_target(k), objective, own, use_prior=False)
         one = single(at)
         values, gradients = values + one[0] / 3, gradients + one[1] / 3
     assert value == pytest.approx(values, rel=1e-10)
@@ -229,19 +215,27 @@ def test_objective_is_the_sum_of_those_of_the_classes(objective, shared, case):
 # --- ridges --------------------------------------------------------------------------------------
 
 
+def ridge_latents(table, kernel, parameters, method="exact", n_neighbors=50):
+    """A ridge of the labels at fixed hyperparameters."""
+    engine = make_engine(label_rows(table, table.views[0]), 1e-6, method, n_neighbors)
+    posterior = engine.condition(PlusConstant(kernel, CONSTANT), parameters)
+    return Latents(table.views[0], posterior, np.zeros(table.n_classes), 1.0)
+
+
 @CASES
 def test_held_out_latents_of_a_ridge_are_those_of_refits(case):
     table = some_table(case)
     trained = trained_on(table, constant=CONSTANT)
-    rows = ridge_rows(table, table.views[0])
     noise = 0.3
-    K = trained.kernel.cross(rows.X, rows.X, trained.parameters[:-1]) + CONSTANT
-    A = torch.linalg.inv(K + torch.diag(noise / rows.c))
-    blocks = None if rows.groups is None else rows.of(0).blocks()
-    latents = heldout_latents(A, A @ rows.T, rows.T, rows.c, noise, blocks).numpy()
+    parameters = np.append(trained.parameters[:-1], math.log(noise))
+    ridge = ridge_latents(table, trained.kernel, parameters)
+    latents, _ = ridge.heldout(np.arange(len(table)))
+    T = label_rows(table, table.views[0]).t.numpy()
     for k in range(3):
-        s, t = np.full(len(table), noise), rows.T[:, k].numpy()
-        np.testing.assert_allclose(latents[:, k], refitted(table, trained, s, t)[0], atol=1e-9)
+        s = np.full(len(table), noise)
+        np.testing.assert_allclose(
+            latents[:, k], refitted(table, trained, s, T[:, k])[0], atol=1e-9
+        )
 
 
 @CASES
@@ -250,9 +244,10 @@ def test_ridge_of_all_neighbours_is_the_exact_one(case):
     kernel = make_kernel("matern32", 3, True)
     shift = np.array([0.1, -0.3, 0.2, 0.0])
     parameters = np.append(kernel.start() + shift, math.log(0.2))
-    given = (table.views[0], kernel, parameters, table, np.arange(len(table)))
-    exact, local = ExactRidge(*given), NeighborRidge(*given, len(table))
-    np.testing.assert_allclose(local.heldout, exact.heldout, atol=1e-8)
+    exact = ridge_latents(table, kernel, parameters)
+    local = ridge_latents(table, kernel, parameters, "neighbors", len(table))
+    every = np.arange(len(table))
+    np.testing.assert_allclose(local.heldout(every)[0], exact.heldout(every)[0], atol=1e-8)
     X = np.random.default_rng(1).normal(size=(9, 3)) * [1, 5, 0.2] + 3.0
     np.testing.assert_allclose(local.predict(X), exact.predict(X), atol=1e-8)
 
@@ -262,19 +257,22 @@ def test_held_out_latents_do_not_know_the_row_through_the_mean_of_the_labels():
     rng = np.random.default_rng(0)
     X, codes = rng.normal(size=(60, 300)), rng.permutation(np.arange(60) % 2)
     table = make_table(X, codes, 2, [f"x{k}" for k in range(300)], None, None, CPU, F64)
-    parameters = np.array([0.0, math.log(1e-3)])
-    ridge = ExactRidge(table.views[0], LinearKernel(300), parameters, table, np.arange(60))
-    margin = ridge.heldout[np.arange(60), codes] - ridge.heldout[np.arange(60), 1 - codes]
+    ridge = Ridge.of(table.views[0], LinearKernel(300), CONSTANT)
+    ridge.candidate.parameters = np.array([0.0, math.log(1e-3)])
+    member = ridge_member(table, ridge, np.arange(60), "exact", 50, None, SETTINGS)
+    margin = member.heldout[np.arange(60), codes] - member.heldout[np.arange(60), 1 - codes]
     assert abs(margin.mean()) < 3.0 * margin.std() / math.sqrt(60)
 
 
 def test_wide_tables_get_linear_kernels_and_narrow_ones_a_lengthscale_a_column():
-    narrow = [k.label for _, k in kernel_choices(("rbf", "laplacian"), "both", some_table())]
+    narrow = [
+        k.label for _, k in kernel_choices(("rbf", "laplacian"), "both", some_table(), SETTINGS)
+    ]
     assert len(narrow) == 4
     rng = np.random.default_rng(0)
     names = [f"x{k}" for k in range(40)]
     wide = make_table(rng.normal(size=(30, 40)), np.arange(30) % 2, 2, names, None, None, CPU, F64)
-    choices = kernel_choices(("rbf", "laplacian"), "both", wide)
+    choices = kernel_choices(("rbf", "laplacian"), "both", wide, SETTINGS)
     assert sorted({view.name for view, _ in choices}) == ["columns", "common", "unit"]
     assert {kernel.label for _, kernel in choices} == {"rbf", "linear"}
 
@@ -287,14 +285,14 @@ def test_wide_tables_get_linear_kernels_and_narrow_ones_a_lengthscale_a_column()
 def test_latents_by_the_inversion_lemma_are_those_of_a_direct_solve(case, constant):
     table = some_table(case)
     trained = trained_on(table, constant=constant, smoothing=0.1 if constant else 0.0)
-    latents = ExactLatents(table, trained)
+    latents = condition(table, trained)
     X = np.random.default_rng(1).normal(size=(8, 3)) * [1, 5, 0.2] + 3.0
     means, variances = latents.moments(X)
     held, held_variances = latents.heldout(np.arange(len(table)))
-    rows = latent_rows(table, trained.view, trained.dirichlet, trained.centre, trained.scale)
+    rows = dirichlet_rows(table, trained.view, trained.dirichlet, trained.centre, trained.scale)
     np.testing.assert_allclose(latents.predict(X), means, atol=1e-10)
     for k in range(3):
-        s, t = noise_of(table, trained)[:, k], rows.T[:, k].numpy()
+        s, t = noise_of(table, trained)[:, k], rows.t[:, k].numpy()
         np.testing.assert_allclose(s, rows.extra[:, k].numpy() + trained.noise)
         m, v = direct(table, trained, s, t, trained.view(X))
         np.testing.assert_allclose(means[:, k], m * trained.scale + trained.centre[k], atol=1e-8)
@@ -309,7 +307,7 @@ def test_latents_by_the_inversion_lemma_are_those_of_a_direct_solve(case, consta
 def test_latents_of_all_neighbours_are_the_exact_ones(case, kernel):
     table = some_table(case)
     trained = trained_on(table, kernel, constant=CONSTANT)
-    exact, local = ExactLatents(table, trained), LocalLatents(table, trained, len(table))
+    exact, local = condition(table, trained), condition(table, trained, "neighbors", len(table))
     X = np.random.default_rng(1).normal(size=(9, 3)) * [1, 5, 0.2] + 3.0
     some = np.array([0, 3, 4, 17])
     for a, b in zip(exact.moments(X), local.moments(X), strict=True):
@@ -319,39 +317,22 @@ def test_latents_of_all_neighbours_are_the_exact_ones(case, kernel):
     np.testing.assert_allclose(local.predict(X), exact.predict(X), atol=1e-8)
 
 
-def test_blocks_of_points_do_not_change_neighbour_solves(monkeypatch):
-    table = some_table()
-    trained = trained_on(table)
-    rows = LocalRows(table, trained.view, trained.kernel, trained.parameters[:-1], 6, 0.0)
-    whole = rows.heldout_means(np.arange(len(table)), 0.1, rows.Z)
-    monkeypatch.setattr("twostagegp.classification.local._BLOCK_ENTRIES", 40)
-    torch.testing.assert_close(rows.heldout_means(np.arange(len(table)), 0.1, rows.Z), whole)
-
-
-def test_held_out_neighbours_leave_out_the_row_and_its_group():
-    for case in ("plain", "groups"):
-        table = some_table(case)
-        trained = trained_on(table)
-        rows = LocalRows(table, trained.view, trained.kernel, trained.parameters[:-1], 5, 0.0)
-        near = rows.near_heldout(np.arange(len(table))).numpy()
-        own = np.arange(len(table)) if table.groups is None else table.groups
-        found = np.where(near >= 0, own[near], -1)
-        assert not (found == own[:, None]).any()
-
-
 def test_the_best_kernel_is_kept_and_only_a_single_stage_has_a_constant():
     table = some_table(n=60)
     rng = np.random.default_rng(0)
     dirichlet = Dirichlet(0.05, 3)
     view = table.views[0]
     choices = [(view, make_kernel("rbf", 3, False)), (view, make_kernel("matern12", 3, False))]
-    trained = train_latents(table, choices, dirichlet, None, np.arange(60), None, "loo", 1e-6, rng)
+    every = np.arange(60)
+    trained = train_latents(
+        table, choices, dirichlet, None, every, None, "loo", 1e-6, SETTINGS, rng
+    )
     assert set(trained.tried) == {"rbf (columns)", "matern12 (columns)"}
     assert trained.value == min(trained.tried.values())
     assert trained.constant == CONSTANT
     residuals = dirichlet.target(table.codes)
     second = train_latents(
-        table, choices, dirichlet, residuals, np.arange(60), None, "heldout", 1e-6, rng
+        table, choices, dirichlet, residuals, every, None, "heldout", 1e-6, SETTINGS, rng
     )
     assert second.constant == 0.0
     assert second.noise >= 1e-6
@@ -379,7 +360,7 @@ def test_views_scale_columns_all_alike_or_rows():
     X = rng.normal(size=(50, 4)) * [1.0, 10.0, 0.1, 1.0] + [0.0, 5.0, 0.0, 0.0]
     X[:, 3] = 7.0
     weight = rng.integers(1, 4, size=50).astype(float)
-    (columns, common, unit), constant = make_views(X, weight, list("abcd"), wide=True)
+    (columns, common, unit), constant = make_views(X, weight, list("abcd"), many_columns=2)
     assert constant == ["d"]
     share = weight / weight.sum()
     Z = columns(X)
@@ -510,15 +491,15 @@ def test_without_variance_probabilities_are_the_softmax(K):
     np.testing.assert_allclose(mean_softmax(mean, np.zeros((6, K)), draws), exact, atol=1e-12)
 
 
-def test_the_probability_of_a_row_does_not_depend_on_the_others(monkeypatch):
+def test_the_probability_of_a_row_does_not_depend_on_the_others():
     rng = np.random.default_rng(0)
     mean, variance = rng.normal(size=(30, 3)), rng.uniform(size=(30, 3))
     draws = rng.standard_normal((64, 3))
     P = mean_softmax(mean, variance, draws)
     np.testing.assert_array_equal(mean_softmax(mean[7:11], variance[7:11], draws), P[7:11])
     np.testing.assert_allclose(sampled_softmax(mean, variance, draws).mean(0), P, atol=1e-15)
-    monkeypatch.setattr("twostagegp.classification.probability._BLOCK_ENTRIES", 64 * 3 * 4)
-    np.testing.assert_allclose(mean_softmax(mean, variance, draws), P, atol=1e-15)
+    in_blocks = mean_softmax(mean, variance, draws, block_entries=64 * 3 * 4)
+    np.testing.assert_allclose(in_blocks, P, atol=1e-15)
 
 
 @pytest.mark.parametrize("K", [2, 4])
@@ -526,7 +507,7 @@ def test_the_probability_of_a_row_does_not_depend_on_the_others(monkeypatch):
 def test_the_scale_of_latents_is_found(K, tau):
     f, codes = simulated(900, K, tau, spread=1.5)
     rng = np.random.default_rng(0)
-    scale = choose_scale(f, np.zeros_like(f), codes, np.ones(900), None, rng)
+    scale = choose_scale(f, np.zeros_like(f), codes, np.ones(900), None, SETTINGS, rng)
     assert scale.tau == pytest.approx(tau, rel=0.2)
     assert np.abs(scale.bias - scale.bias.mean()).max() < 0.25
     assert scale.loss == pytest.approx(losses_of(scale, f, np.zeros_like(f), codes).mean())
@@ -537,7 +518,7 @@ def test_a_bias_of_a_class_is_found():
     shift = np.array([1.5, 0.0, -1.0])
     rng = np.random.default_rng(1)
     codes = (rng.gumbel(size=f.shape) + f + shift).argmax(1)
-    scale = choose_scale(f, np.zeros_like(f), codes, np.ones(1500), None, rng)
+    scale = choose_scale(f, np.zeros_like(f), codes, np.ones(1500), None, SETTINGS, rng)
     np.testing.assert_allclose(scale.bias - scale.bias.mean(), shift - shift.mean(), atol=0.3)
 
 
@@ -552,11 +533,11 @@ def test_latents_that_are_wrong_where_they_are_said_to_be_get_a_larger_factor():
     # Posterior means of a truth of variance 9 that was measured with these errors.
     shrink = 9.0 / (9.0 + variance)
     latents, spread = shrink * (truth + error), shrink * variance
-    honest = choose_scale(latents, spread, codes, np.ones(n), None, rng)
+    honest = choose_scale(latents, spread, codes, np.ones(n), None, SETTINGS, rng)
     assert 0.3 <= honest.c <= 3.0
-    too_small = choose_scale(latents, spread / 10.0, codes, np.ones(n), None, rng)
+    too_small = choose_scale(latents, spread / 10.0, codes, np.ones(n), None, SETTINGS, rng)
     assert too_small.c > honest.c
-    too_large = choose_scale(latents, 10.0 * spread, codes, np.ones(n), None, rng)
+    too_large = choose_scale(latents, 10.0 * spread, codes, np.ones(n), None, SETTINGS, rng)
     assert too_large.c < honest.c
 
 
@@ -564,8 +545,8 @@ def test_where_nothing_speaks_against_it_the_widest_variance_is_taken():
     f, codes = simulated(300, 3, spread=0.0)
     f += 1e-9 * np.random.default_rng(0).normal(size=f.shape)
     rng = np.random.default_rng(0)
-    scale = choose_scale(f, np.ones_like(f), codes, np.ones(300), None, rng)
-    assert scale.c == max(FACTORS)
+    scale = choose_scale(f, np.ones_like(f), codes, np.ones(300), None, SETTINGS, rng)
+    assert scale.c == max(SETTINGS.variance_factors)
 
 
 def test_scale_is_applied_to_both_moments():
@@ -579,8 +560,9 @@ def test_weights_of_calibration_are_counts():
     v = np.full_like(f, 0.5)
     w = np.random.default_rng(0).integers(1, 4, size=150)
     rng = np.random.default_rng(0)
-    once = choose_scale(f, v, codes, w.astype(float), None, rng)
+    once = choose_scale(f, v, codes, w.astype(float), None, SETTINGS, rng)
     repeat = np.repeat(np.arange(150), w)
     groups = repeat
-    many = choose_scale(f[repeat], v[repeat], codes[repeat], np.ones(len(repeat)), groups, rng)
+    ones = np.ones(len(repeat))
+    many = choose_scale(f[repeat], v[repeat], codes[repeat], ones, groups, SETTINGS, rng)
     assert once.tau == pytest.approx(many.tau, rel=0.05)

@@ -18,7 +18,7 @@ from twostagegp.engines.problem import Problem
 from twostagegp.errors import MemoryBudgetError, NotFittableError
 from twostagegp.kernels import KERNELS, NamedKernel, WrappedKernel
 from twostagegp.kernels.batched import kernel_batch
-from twostagegp.numerics import objectives
+from twostagegp.numerics import held_out, objectives
 from twostagegp.numerics.linalg import batch_cholesky, cholesky_solve, safe_cholesky
 from twostagegp.numerics.objectives import Factored
 from twostagegp.training import batched as batch_training
@@ -278,7 +278,7 @@ def test_merged_rows_have_the_densities_and_errors_of_their_objectives(kernel, s
         assert found["nll"][b] == pytest.approx(objectives.nll(f, rows, s).value, abs=1e-10)
         loo = objectives.loo_density(f, rows, s).value
         assert found["loo_density"][b] == pytest.approx(loo, abs=1e-10)
-        squares = objectives.heldout(f, rows, s).sum_of_squares(rows)
+        squares = held_out.leave_out(f, rows, s).sum_of_squares(rows)
         assert found["loo_error"][b] == pytest.approx(float(squares.sum()) / rows.total, abs=1e-10)
 
 

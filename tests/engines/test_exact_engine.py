@@ -19,7 +19,7 @@ from twostagegp.engines.memory import (
 )
 from twostagegp.errors import MemoryBudgetError
 from twostagegp.kernels import KERNELS, NamedKernel
-from twostagegp.numerics.objectives import heldout
+from twostagegp.numerics.held_out import leave_out
 from twostagegp.runtime import memory
 
 NOISE, SCALE, LENGTHSCALES = 0.15, 1.4, [0.7, 1.6]
@@ -158,7 +158,7 @@ def test_more_rows_never_raise_the_variance(data, posterior):
 
 def test_heldout_is_the_objectives_closed_form(data, posterior):
     f, s = ExactPosterior(KERNEL, PARAMETERS, data.rows).factored()
-    expected = heldout(f, data.rows, s)
+    expected = leave_out(f, data.rows, s)
     torch.testing.assert_close(posterior.heldout().residual, expected.residual)
     torch.testing.assert_close(posterior.heldout().variance, expected.variance)
 

@@ -31,11 +31,11 @@ from twostagegp import (
 from twostagegp.classification.dirichlet import Dirichlet
 from twostagegp.classification.probability import sampled_softmax
 from twostagegp.classification.table import make_table
-from twostagegp.classification.variance import ExactLatents, refit_latents, train_latents
+from twostagegp.classification.variance import refit_latents, train_latents
 from twostagegp.errors import InputError
-from twostagegp.estimators.classifier import EXACT_ROWS
 from twostagegp.kernels import make_kernel
 from twostagegp.pipeline.mean.crossfit import assign_folds
+from twostagegp.pipeline.settings import ClassSettings, Settings
 
 #: A fit in a fraction of a second.
 QUICK = {"kernels": ("rbf",), "ard": False, "alpha_eps": 0.05, "random_state": 0}
@@ -70,6 +70,11 @@ def test_scikit_learn_contract(estimator, check):
 )
 def test_scikit_learn_contract_with_other_options(estimator, check):
     check(estimator)
+
+
+def with_settings(**thresholds):
+    """The constructor's parameter for other thresholds of classification."""
+    return {"settings": Settings(classes=ClassSettings(**thresholds))}
 
 
 def blobs(n=80, K=3, seed=0, slope=2.0):
@@ -158,12 +163,11 @@ def test_a_class_without_weight_stays_a_class():
 
 
 @pytest.mark.parametrize("stages", [1, 2])
-def test_a_rare_class_may_be_missing_in_a_sample(stages, monkeypatch):
+def test_a_rare_class_may_be_missing_in_a_sample(stages):
     """A few rows choose the Dirichlet parameter, and a class may have none among them."""
-    monkeypatch.setattr("twostagegp.classification.fit.CHOICE_ROWS", 20)
     X, y, _ = blobs(60, 2)
     y[7] = 5
-    options = {**RIDGE, "alpha_eps": "auto", "stages": stages}
+    options = {**RIDGE, "alpha_eps": "auto", "stages": stages, **with_settings(choice_rows=20)}
     assert np.isfinite(TwoStageGPClassifier(**options).fit(X, y).predict_proba(X)).all()
 
 
@@ -516,30 +520,28 @@ def test_neighbours_are_near_the_exact_result():
     assert local.fit_report_.method == "neighbors"
 
 
-def test_neighbours_are_taken_above_a_number_of_rows(monkeypatch):
-    monkeypatch.setitem(EXACT_ROWS, "cpu", 50)
+def test_neighbours_are_taken_above_a_number_of_rows():
     X, y, _ = blobs(60, 2)
-    report = TwoStageGPClassifier(**RIDGE, device="cpu").fit(X, y).fit_report_
+    limited = with_settings(exact_rows=50)
+    report = TwoStageGPClassifier(**RIDGE, device="cpu", **limited).fit(X, y).fit_report_
     assert report.method == "neighbors"
     assert report.method_reason == "60 distinct rows, more than 50"
 
 
-def test_wide_tables_stay_exact_for_longer(monkeypatch):
-    monkeypatch.setitem(EXACT_ROWS, "cpu", 50)
-    monkeypatch.setattr("twostagegp.estimators.classifier.EXACT_ROWS_WIDE", 70)
+def test_wide_tables_stay_exact_for_longer():
     X, y, _ = blobs(80, 2)
     wide = np.hstack([X, np.random.default_rng(0).normal(size=(80, 40))])
-    model = TwoStageGPClassifier(**RIDGE, device="cpu")
+    limits = with_settings(exact_rows=50, exact_rows_wide=70)
+    model = TwoStageGPClassifier(**RIDGE, device="cpu", **limits)
     assert model.fit(wide[:60], y[:60]).fit_report_.method == "exact"
     assert model.fit(wide, y).fit_report_.method_reason == "80 distinct rows, more than 70"
 
 
-def test_held_out_rows_of_a_large_table_are_a_sample(monkeypatch):
-    monkeypatch.setattr("twostagegp.classification.fit.SAMPLE_ROWS", 40)
-    monkeypatch.setattr("twostagegp.classification.fit.CHOICE_ROWS", 30)
+def test_held_out_rows_of_a_large_table_are_a_sample():
     X, y, _ = blobs(90, 2)
     groups = np.arange(90) // 2
     options = {**QUICK, "alpha_eps": "auto", "method": "neighbors", "n_neighbors": 30}
+    options |= with_settings(sample_rows=40, choice_rows=30)
     model = TwoStageGPClassifier(**options).fit(X, y, groups=groups)
     assert len(model.mean_.heldout) == 40
     assert model.score(X, y) > 0.7
@@ -662,15 +664,14 @@ def test_random_labels_in_many_columns_do_not_make_it_confident(stages):
 def test_refits_do_not_see_the_labels_of_the_fold():
     X, y, _ = blobs(60)
     table = make_table(X, y, 3, ["a", "b"], None, None, torch.device("cpu"), torch.float64)
-    latents = ExactLatents(table, _trained(table))
+    trained = _trained(table)
     folds = assign_folds(len(table), 5, np.random.default_rng(0))
-    means, variances = refit_latents(table, latents, 1e-6, folds)
+    means, variances = refit_latents(table, trained, 1e-6, folds, ClassSettings())
     assert means.shape == variances.shape == (60, 3)
     assert (variances > 0.0).all()
     # A row's own label moves neither its mean nor its variance.
     other = replace(table, codes=np.where(np.arange(60) == 7, (table.codes + 1) % 3, table.codes))
-    again = ExactLatents(other, latents.trained)
-    changed, _ = refit_latents(other, again, 1e-6, folds)
+    changed, _ = refit_latents(other, trained, 1e-6, folds, ClassSettings())
     np.testing.assert_allclose(changed[7], means[7], rtol=1e-6, atol=1e-6)
     assert np.abs(changed - means).max() > 1e-3
 
@@ -680,7 +681,9 @@ def _trained(table):
     choices = [(table.views[0], make_kernel("rbf", 2, True))]
     everything = np.arange(len(table))
     dirichlet = Dirichlet(0.05, 3, 0.0)
-    return train_latents(table, choices, dirichlet, None, everything, None, "loo", 1e-6, rng)
+    return train_latents(
+        table, choices, dirichlet, None, everything, None, "loo", 1e-6, ClassSettings(), rng
+    )
 
 
 def test_report_and_search_have_the_types_of_regressors():

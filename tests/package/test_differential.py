@@ -14,7 +14,7 @@ from sklearn.gaussian_process import kernels as sk
 
 from twostagegp.classification.dirichlet import Dirichlet
 from twostagegp.classification.table import make_table
-from twostagegp.classification.variance import ExactLatents, TrainedKernel
+from twostagegp.classification.variance import TrainedKernel, condition
 from twostagegp.data.rows import Rows, merge_rows
 from twostagegp.engines.exact.engine import ExactEngine
 from twostagegp.engines.neighbors.engine import NeighborEngine
@@ -228,7 +228,7 @@ def test_latents_are_those_of_gpytorchs_dirichlet_likelihood(seed):
     trained = TrainedKernel(
         table.views[0], draw.kernel, draw.parameters, 0.0, dirichlet, np.zeros(n_classes), 1.0, 0.0
     )
-    mean, variance = ExactLatents(table, trained).moments(draw.queries)
+    mean, variance = condition(table, trained).moments(draw.queries)
     Z, new = (torch.as_tensor(table.views[0](V)) for V in (X, draw.queries))
     likelihood = gpytorch.likelihoods.DirichletClassificationLikelihood(
         torch.as_tensor(codes), alpha_epsilon=alpha_eps, dtype=torch.float64

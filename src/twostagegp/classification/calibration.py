@@ -25,18 +25,15 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from twostagegp.classification.probability import quadrature_softmax, sobol_normals
+from twostagegp.pipeline.settings import ClassSettings
 
 __all__ = ["LatentScale", "choose_scale", "losses_of"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
-#: Factors of the variances that are tried.
-FACTORS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-#: Rows that are used at most, and the logarithm of the points of an integral.
-MOST_ROWS, LOG_POINTS = 4000, 6
-#: Standard errors that a larger c may cost.
-STANDARD_ERRORS = 1.0
+#: Logarithm to base 2 of the points of an integral while the scale is fitted.
+LOG_POINTS = 6
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class LatentScale:
     losses: dict[float, float] = field(default_factory=dict)
 
     def __call__(self, latents: Array, variances: Array) -> tuple[Array, Array]:
-        """Calibrated means and variances, each of shape (n, K)."""
+        """Return calibrated means and variances, each of shape (n, K)."""
         return self.tau * latents + self.bias, self.c * variances
 
     @property
@@ -73,7 +70,7 @@ class LatentScale:
 
 
 def losses_of(scale: LatentScale, latents: Array, variances: Array, codes: Index) -> Array:
-    """Log loss of each row, shape (n,)."""
+    """Return the log loss of each row, shape (n,)."""
     P = quadrature_softmax(*scale(latents, variances))
     return -np.log(np.maximum(P[np.arange(len(codes)), codes], np.finfo(float).tiny))
 
@@ -84,9 +81,10 @@ def choose_scale(
     codes: Index,
     weight: Array,
     groups: Index | None,
+    settings: ClassSettings,
     rng: np.random.Generator,
 ) -> LatentScale:
-    """tau, b and c of the module's formula.
+    """Return tau, b and c of the module's formula.
 
     Parameters
     ----------
@@ -96,13 +94,13 @@ def choose_scale(
     weight : array of shape (n,)
     groups : integer array of shape (n,) or None
     """
-    some = np.sort(rng.permutation(len(codes))[:MOST_ROWS])
+    some = np.sort(rng.permutation(len(codes))[: settings.scale_rows])
     L, v, y, w = latents[some], variances[some], codes[some], weight[some]
     labels = np.arange(len(y)) if groups is None else groups[some]
     price = 1.0 / (w.sum() if groups is None else len(np.unique(labels)))
     found: list[LatentScale] = []
     tau, bias = 1.0, np.zeros(L.shape[1])
-    for c in FACTORS:
+    for c in settings.variance_factors:
         tau, bias = _fit(L, c * v, y, w, price, tau, bias)
         found.append(LatentScale(tau, bias, c))
     rows = np.stack([losses_of(scale, L, v, y) for scale in found])
@@ -110,12 +108,12 @@ def choose_scale(
     losses = rows @ share
     best = int(np.argmin(losses))
     chosen = best
-    for j in range(best + 1, len(FACTORS)):
+    for j in range(best + 1, len(found)):
         difference = rows[j] - rows[best]
         by_group = np.bincount(labels, weights=share * (difference - share @ difference))
-        if share @ difference <= STANDARD_ERRORS * math.sqrt(float(by_group @ by_group)):
+        if share @ difference <= settings.standard_errors * math.sqrt(float(by_group @ by_group)):
             chosen = j
-    by_factor = dict(zip(FACTORS, losses.tolist(), strict=True))
+    by_factor = dict(zip(settings.variance_factors, losses.tolist(), strict=True))
     picked = found[chosen]
     return LatentScale(picked.tau, picked.bias, picked.c, float(losses[chosen]), by_factor)
 
@@ -123,7 +121,7 @@ def choose_scale(
 def _fit(
     L: Array, v: Array, codes: Index, weight: Array, price: float, tau: float, bias: Array
 ) -> tuple[float, Array]:
-    """tau and b of smallest log loss at given variances, from a start."""
+    """Return tau and b of smallest log loss at given variances, from a starting value."""
     K = L.shape[1]
     N = float(weight.sum())
     latents, spread = torch.as_tensor(L), torch.as_tensor(np.sqrt(v))

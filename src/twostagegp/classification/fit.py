@@ -14,12 +14,13 @@ from scipy.special import softmax
 
 from twostagegp.classification.calibration import LatentScale, choose_scale
 from twostagegp.classification.dirichlet import Dirichlet
-from twostagegp.classification.mean import ClassMean, fit_class_mean, kernel_choices
+from twostagegp.classification.latents import Latents
+from twostagegp.classification.mean import ClassMean, fit_class_mean
+from twostagegp.classification.ridges import GPMember, kernel_choices
 from twostagegp.classification.table import ClassTable
 from twostagegp.classification.variance import (
-    ExactLatents,
-    LocalLatents,
     TrainedKernel,
+    condition,
     refit_latents,
     train_latents,
 )
@@ -37,17 +38,10 @@ Index = NDArray[np.int64]
 
 _LOG = logging.getLogger("twostagegp")
 
-#: Dirichlet parameters of the other classes that are tried.
-ALPHAS = (0.01, 0.05, 0.2, 0.5)
-#: Distinct rows that are held out where the method is that of neighbours.
-SAMPLE_ROWS = 5000
-#: Distinct rows on which the Dirichlet parameter is chosen.
-CHOICE_ROWS = 800
-
 
 @dataclass(frozen=True)
 class ClassOptions:
-    """The choices of the front door, one field a constructor parameter."""
+    """The choices of the estimator, one field per constructor parameter."""
 
     stages: int
     alpha_eps: float | str
@@ -64,6 +58,10 @@ class ClassOptions:
     noise_floor: float
     settings: ClassSettings = field(default_factory=ClassSettings)
 
+    def refits(self, m: int) -> bool:
+        """Whether flexible kernels are trained again without each fold of m distinct rows."""
+        return self.method == "exact" and self.training is None and m <= self.settings.refit_rows
+
 
 @dataclass
 class ClassFit:
@@ -71,47 +69,32 @@ class ClassFit:
 
     Attributes
     ----------
+    table : ClassTable
+        Distinct training rows with their classes.
     mean : ClassMean or None
         Part 1; None for a single stage, whose mean is that of ``latents``.
-    latents : ExactLatents or LocalLatents
-        Part 2.
+    trained : TrainedKernel
+        Part 2: the kernel of the Gaussian processes and its hyperparameters,
+    latents : Latents
+        and these processes, conditioned on the rows.
     scale : LatentScale
         Part 3.
     """
 
+    table: ClassTable
     mean: ClassMean | None
-    latents: ExactLatents | LocalLatents
+    trained: TrainedKernel
+    latents: Latents
     scale: LatentScale
     seconds: dict[str, float]
     tried_alphas: dict[float, float] = field(default_factory=dict)
 
-    @property
-    def trained(self) -> TrainedKernel:
-        return self.latents.trained
-
     def moments(self, X: Array) -> tuple[Array, Array]:
-        """Calibrated means and variances of the latents, each of shape (n, K)."""
+        """Return calibrated means and variances of the latents, each of shape (n, K)."""
         mean, variance = self.latents.moments(X)
         if self.mean is not None:
             mean = self.mean.predict(X)
         return self.scale(mean, variance)
-
-
-class GPMember:
-    """The mean of the single-stage Gaussian process, as a member of the stack."""
-
-    def __init__(
-        self, table: ClassTable, options: ClassOptions, sample: Index, rng: np.random.Generator
-    ) -> None:
-        trained, _ = _choose_dirichlet(table, replace(options, stages=1), None, sample, rng)
-        self.latents = _condition(table, trained, options)
-        self.heldout = _heldout(table, self.latents, options, sample, rng)[0]
-        self.latents.drop_variance()
-        self.label = f"{trained.kernel.label} GP ({trained.view.name})"
-
-    def predict(self, X: Array) -> Array:
-        """Latents, shape (n, K)."""
-        return self.latents.predict(X)
 
 
 def fit_classes(table: ClassTable, options: ClassOptions, seed: int) -> ClassFit:
@@ -119,83 +102,67 @@ def fit_classes(table: ClassTable, options: ClassOptions, seed: int) -> ClassFit
     rng = np.random.default_rng(seed)
     sample = np.arange(len(table))
     if options.method == "neighbors":
-        sample = _heldout_rows(table, rng)
+        sample = _heldout_rows(len(table), options.settings.sample_rows, rng)
     seconds: dict[str, float] = {}
     begin = time.perf_counter()
     mean = None
     if options.stages == 2:
-        further = [GPMember(table, options, sample, rng)] if options.mean == "stack" else []
-        mean = fit_class_mean(
-            table,
-            options.mean,
-            options.kernels,
-            options.ard,
-            options.method,
-            options.n_neighbors,
-            sample,
-            further,
-            _refits(table, options),
-            seed,
-        )
+        further = [_single_stage(table, options, sample, rng)] if options.mean == "stack" else []
+        mean = fit_class_mean(table, options, sample, further, seed)
         seconds["mean"] = time.perf_counter() - begin
         _LOG.info("mean is %s; now the variance", mean.label)
     begin = time.perf_counter()
     trained, tried = _choose_dirichlet(table, options, mean, sample, rng)
-    latents = _condition(table, trained, options)
+    latents = condition(table, trained, options.method, options.n_neighbors)
     seconds["variance"] = time.perf_counter() - begin
     begin = time.perf_counter()
-    scale = _scale(table, latents, mean, options, sample, rng)
+    scale = _scale(table, trained, latents, mean, options, sample, rng)
     seconds["calibration"] = time.perf_counter() - begin
-    return ClassFit(mean, latents, scale, seconds, tried)
+    return ClassFit(table, mean, trained, latents, scale, seconds, tried)
 
 
-def _heldout_rows(table: ClassTable, rng: np.random.Generator) -> Index:
-    """Distinct rows that are held out where not all are."""
-    m = len(table)
-    if m <= SAMPLE_ROWS:
-        return np.arange(m)
-    return np.sort(rng.permutation(m)[:SAMPLE_ROWS])
+def _heldout_rows(m: int, most: int, rng: np.random.Generator) -> Index:
+    """Return the distinct rows that are held out: all, or ``most`` of them at random."""
+    return np.arange(m) if m <= most else np.sort(rng.permutation(m)[:most])
 
 
-def _condition(
-    table: ClassTable, trained: TrainedKernel, options: ClassOptions
-) -> ExactLatents | LocalLatents:
-    if options.method == "exact":
-        return ExactLatents(table, trained)
-    return LocalLatents(table, trained, options.n_neighbors)
+def _single_stage(
+    table: ClassTable, options: ClassOptions, sample: Index, rng: np.random.Generator
+) -> GPMember:
+    """Return the mean of the single-stage Gaussian process, as a member of the stack."""
+    trained, _ = _choose_dirichlet(table, replace(options, stages=1), None, sample, rng)
+    latents = condition(table, trained, options.method, options.n_neighbors)
+    heldout = _heldout(table, trained, latents, options, sample, rng)[0]
+    latents.drop_variance()
+    return GPMember(f"{trained.kernel.label} GP ({trained.view.name})", latents, heldout)
 
 
 def _heldout(
     table: ClassTable,
-    latents: ExactLatents | LocalLatents,
+    trained: TrainedKernel,
+    latents: Latents,
     options: ClassOptions,
     sample: Index,
     rng: np.random.Generator,
 ) -> tuple[Array, Array]:
-    """Held-out means and variances of a single stage; by refits where rows are few."""
-    flexible = is_flexible(latents.trained.kernel)
-    if flexible and _refits(table, options) and isinstance(latents, ExactLatents):
+    """Return held-out means and variances of a single stage, by refits if rows are few."""
+    if is_flexible(trained.kernel) and options.refits(len(table)):
         folds = assign_folds(len(table), options.settings.refit_folds, rng, table.groups)
-        return refit_latents(table, latents, options.noise_floor, folds)
+        return refit_latents(table, trained, options.noise_floor, folds, options.settings)
     return latents.heldout(sample)
-
-
-def _refits(table: ClassTable, options: ClassOptions) -> bool:
-    """Whether hyperparameters of many are trained again without each fold."""
-    few = len(table) <= options.settings.refit_rows
-    return options.method == "exact" and options.training is None and few
 
 
 def _variance_choices(
     table: ClassTable, options: ClassOptions, mean: ClassMean | None
 ) -> list[tuple[View, Kernel]]:
-    """Kernels of the Gaussian process: isotropic ones, of two stages in the view of the mean."""
+    """Return the kernels of part 2: with two stages isotropic, and in the view of the mean."""
     kernels = options.variance if options.stages == 2 else options.kernels
     if isinstance(kernels, str) and kernels == "search":
         kernels = options.kernels
     elif not isinstance(kernels, list | tuple):
         kernels = [kernels]
-    choices = kernel_choices(kernels, False if mean is not None else options.ard, table)
+    ard = False if mean is not None else options.ard
+    choices = kernel_choices(kernels, ard, table, options.settings)
     if mean is not None:
         choices = [(view, kernel) for view, kernel in choices if view.name == mean.view.name]
     return choices
@@ -204,7 +171,7 @@ def _variance_choices(
 def _residuals(
     table: ClassTable, dirichlet: Dirichlet, mean: ClassMean, sample: Index, insample: bool
 ) -> Array:
-    """Dirichlet targets less what the mean says of them, shape (h, K)."""
+    """Return the Dirichlet targets less those of the mean's probabilities, shape (h, K)."""
     latents = mean.predict(table.X[sample]) if insample else mean.heldout
     P = np.asarray(softmax(latents, axis=1))
     return dirichlet.target(table.codes[sample]) - dirichlet.latent(P)
@@ -236,6 +203,7 @@ def _train(
         options.training,
         objective,
         options.noise_floor,
+        options.settings,
         rng,
     )
 
@@ -247,22 +215,23 @@ def _choose_dirichlet(
     sample: Index,
     rng: np.random.Generator,
 ) -> tuple[TrainedKernel, dict[float, float]]:
-    """The Dirichlet parameter by held-out log loss on some rows, and its trained kernel."""
+    """Choose the Dirichlet parameter by held-out log loss on some rows; also return all losses."""
     choices = _variance_choices(table, options, mean)
     if not isinstance(options.alpha_eps, str):
         trained = _train(table, options, mean, sample, options.alpha_eps, choices, rng)
         return trained, {}
-    some = np.sort(rng.permutation(len(sample))[:CHOICE_ROWS])
+    some = np.sort(rng.permutation(len(sample))[: options.settings.choice_rows])
     part = table.subset(sample[some])
     found: dict[float, tuple[float, TrainedKernel]] = {}
-    for alpha_eps in ALPHAS:
+    for alpha_eps in options.settings.alphas:
         trained = _train(table, options, mean, sample, alpha_eps, choices, rng)
         choices = [(trained.view, trained.kernel)]  # the best of the first serves the others
-        latents = ExactLatents(part, trained)
-        means, variances = latents.heldout(np.arange(len(part)))
+        means, variances = condition(part, trained).heldout(np.arange(len(part)))
         if mean is not None:
             means = mean.heldout[some]
-        scale = choose_scale(means, variances, part.codes, part.c, part.groups, rng)
+        scale = choose_scale(
+            means, variances, part.codes, part.c, part.groups, options.settings, rng
+        )
         found[alpha_eps] = min(scale.losses.values()), trained
     best = min(found, key=lambda alpha_eps: found[alpha_eps][0])
     return found[best][1], {alpha_eps: loss for alpha_eps, (loss, _) in found.items()}
@@ -270,7 +239,8 @@ def _choose_dirichlet(
 
 def _scale(
     table: ClassTable,
-    latents: ExactLatents | LocalLatents,
+    trained: TrainedKernel,
+    latents: Latents,
     mean: ClassMean | None,
     options: ClassOptions,
     sample: Index,
@@ -281,8 +251,9 @@ def _scale(
         tau = float(options.latent_scale)
         return LatentScale(tau, np.zeros(K), tau**2)
     if mean is None:
-        means, variances = _heldout(table, latents, options, sample, rng)
+        means, variances = _heldout(table, trained, latents, options, sample, rng)
     else:
         means, variances = mean.heldout, latents.heldout(sample)[1]
     groups = None if table.groups is None else table.groups[sample]
-    return choose_scale(means, variances, table.codes[sample], table.c[sample], groups, rng)
+    codes, weight = table.codes[sample], table.c[sample]
+    return choose_scale(means, variances, codes, weight, groups, options.settings, rng)

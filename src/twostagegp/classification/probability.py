@@ -28,12 +28,12 @@ Array = NDArray[np.float64]
 #: Nodes for two classes, out to how many standard deviations, and the logarithm to base 2 of the
 #: points for more.
 NODES, REACH, LOG_POINTS = 513, 8.0, 10
-#: Entries of a (draws, rows, classes) block.
+#: Entries of a (draws, rows, classes) block that is held at a time.
 _BLOCK_ENTRIES = 1 << 23
 
 
 def sampled_softmax(mean: Array, variance: Array, draws: Array) -> Array:
-    """Probabilities of every draw, shape (S, n, K).
+    """Return the probabilities of every draw, shape (S, n, K).
 
     Parameters
     ----------
@@ -44,8 +44,10 @@ def sampled_softmax(mean: Array, variance: Array, draws: Array) -> Array:
     return np.asarray(softmax(mean + np.sqrt(variance) * draws[:, None, :], axis=2))
 
 
-def mean_softmax(mean: Array, variance: Array, draws: Array) -> Array:
-    """Mean over the draws, shape (n, K); some rows at a time.
+def mean_softmax(
+    mean: Array, variance: Array, draws: Array, block_entries: int = _BLOCK_ENTRIES
+) -> Array:
+    """Return the mean over the draws, shape (n, K); some rows at a time.
 
     Examples
     --------
@@ -54,7 +56,7 @@ def mean_softmax(mean: Array, variance: Array, draws: Array) -> Array:
     """
     n, K = mean.shape
     P = np.empty((n, K))
-    size = max(1, _BLOCK_ENTRIES // (len(draws) * K))
+    size = max(1, block_entries // (len(draws) * K))
     for begin in range(0, n, size):
         part = slice(begin, begin + size)
         P[part] = sampled_softmax(mean[part], variance[part], draws).mean(0)
@@ -63,13 +65,13 @@ def mean_softmax(mean: Array, variance: Array, draws: Array) -> Array:
 
 @lru_cache(maxsize=32)
 def sobol_normals(K: int, log_points: int = LOG_POINTS) -> Array:
-    """Points that are spread like a standard normal in K dimensions, shape (2**log_points, K)."""
+    """Return points spread like a standard normal in K dimensions, shape (2**log_points, K)."""
     points = qmc.Sobol(K, scramble=True, rng=np.random.default_rng(0)).random_base2(log_points)
     return np.asarray(ndtri(points))
 
 
 def quadrature_softmax(mean: Array, variance: Array) -> Array:
-    """The same without chance, shape (n, K).
+    """Return the mean of the softmax without random draws, shape (n, K).
 
     Examples
     --------

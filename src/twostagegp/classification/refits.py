@@ -1,12 +1,12 @@
-r"""Held-out latents of small tables: hyperparameters that have not seen the row either.
+r"""Held-out latents of small tables, at hyperparameters that have not seen the row either.
 
-Leave-one-out latents are honest about a row, not about lengthscales that were chosen with the row
-in sight. With a hundred rows and thirty lengthscales the difference is everything: the held-out log
-loss may be a tenth of that of new rows, and whatever is chosen by it, from the weights of a pool to
-the scale of the latents, makes the model overconfident. So up to ``refit_rows`` distinct rows a
-kernel of many hyperparameters is trained again, from the start, without each of a few folds f, and
-the latents of a row i of fold f are those of the closed form on all rows but i (or its group) at
-these :math:`\theta_f`.
+A leave-one-out prediction does not use the row, but its lengthscales were chosen with the row among
+the training data. With a hundred rows and thirty lengthscales this matters greatly: the held-out
+log loss may be a tenth of that of new rows, and whatever is chosen by it, from the weights of a
+pool to the scale of the latents, makes the model overconfident. Therefore, up to ``refit_rows``
+distinct rows, a kernel of many hyperparameters is trained again, from its starting values, without
+each of a few folds f, and the latents of a row i of fold f are those of the closed form on all rows
+but i (or its group) at these :math:`\theta_f`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from twostagegp.classification.latents import LatentEngine
+from twostagegp.engines.exact.engine import ExactEngine
 from twostagegp.engines.problem import ObjectiveName
 from twostagegp.kernels import Kernel, Vector
 from twostagegp.training.candidates import Candidate
@@ -28,9 +28,9 @@ Index = NDArray[np.int64]
 
 
 def retrained(
-    engine: LatentEngine, kernel: Kernel, objective: ObjectiveName, rows: Index, steps: int
+    engine: ExactEngine, kernel: Kernel, objective: ObjectiveName, rows: Index, steps: int
 ) -> Candidate:
-    """A kernel trained on some rows, from the start."""
+    """Train a kernel on some rows, from its starting values."""
     candidate = Candidate(kernel, objective)
     candidate.train(engine.subset(rows), None, False, steps, 1e-3)
     return candidate
@@ -42,15 +42,15 @@ def by_refits(
     heldout: Callable[[Vector], tuple[Array, ...]],
     otherwise: Vector,
 ) -> tuple[Array, ...]:
-    """Held-out arrays whose rows of each fold come from hyperparameters trained without it.
+    """Return held-out arrays whose rows of each fold come from hyperparameters trained without it.
 
     Parameters
     ----------
     folds : integer array of shape (m,)
     train : callable
-        Hyperparameters from the rows of an index; None where that fails.
+        Returns hyperparameters from the rows of an index; None if that fails.
     heldout : callable
-        Arrays of shape (m, K) at given hyperparameters, every row predicted from the others.
+        Returns arrays of shape (m, K) at given hyperparameters, every row predicted from others.
     otherwise : array
         Hyperparameters for a fold whose training fails.
 

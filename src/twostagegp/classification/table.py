@@ -86,7 +86,7 @@ class ClassTable:
     def tensor(self, values: Array) -> Tensor:
         return torch.as_tensor(values, dtype=self.dtype, device=self.device)
 
-    @property
+    @cached_property
     def group_tensor(self) -> Tensor | None:
         return None if self.groups is None else torch.as_tensor(self.groups, device=self.device)
 
@@ -106,7 +106,8 @@ class ClassTable:
 
     def __getstate__(self) -> dict[str, object]:
         state = self.__dict__.copy()
-        state.pop("_inputs", None)  # made again when it is asked for
+        for name in ("_inputs", "group_tensor"):
+            state.pop(name, None)  # made again when it is asked for
         return state
 
 
@@ -119,6 +120,7 @@ def make_table(
     groups: Index | None,
     device: torch.device,
     dtype: torch.dtype,
+    many_columns: int = 30,
 ) -> ClassTable:
     """Merge rows that are equal in inputs, class and group, and make the views."""
     if weight is not None:
@@ -134,7 +136,7 @@ def make_table(
             "classes are needed."
         )
     merged = merge_rows(X, codes.astype(np.float64), weight, codes.astype(np.float64), groups)
-    views, constant = make_views(merged.X, merged.c, names)
+    views, constant = make_views(merged.X, merged.c, names, many_columns)
     return ClassTable(
         merged.X,
         merged.t.astype(np.int64),

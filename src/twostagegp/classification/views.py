@@ -20,13 +20,11 @@ from numpy.typing import NDArray
 
 from twostagegp.data.scaling import standardise_columns
 
-__all__ = ["MANY_COLUMNS", "View", "make_views"]
+__all__ = ["View", "make_views"]
 
 Array = NDArray[np.float64]
 
-#: Above this many columns a table may be an embedding, and has no lengthscale a column.
-MANY_COLUMNS = 30
-#: Further out is as far as any.
+#: Scaled values are clipped at this size: distances stay finite.
 _FAR = 1e12
 
 
@@ -37,7 +35,7 @@ class View:
     Examples
     --------
     >>> X = np.array([[0.0, 0.0], [2.0, 20.0]])
-    >>> columns, common, unit = make_views(X, np.ones(2), ["a", "b"], wide=True)[0]
+    >>> columns, common, unit = make_views(X, np.ones(2), ["a", "b"], many_columns=1)[0]
     >>> columns(X).tolist()
     [[-1.0, -1.0], [1.0, 1.0]]
     >>> common(X).round(2).tolist()
@@ -69,7 +67,7 @@ def _unit_rows(Z: Array) -> Array:
 
 
 def make_views(
-    X: Array, weight: Array, names: Sequence[str], wide: bool | None = None
+    X: Array, weight: Array, names: Sequence[str], many_columns: int = 30
 ) -> tuple[list[View], list[str]]:
     """The views of a table, and the names of its constant columns.
 
@@ -77,13 +75,13 @@ def make_views(
     ----------
     X : array of shape (m, d)
     weight : array of shape (m,)
-    wide : bool, optional
-        Whether the table may be an embedding; by its number of columns by default.
+    many_columns : int
+        A table with more columns may be an embedding, and gets all three views.
     """
     columns, mean, scale, constant = standardise_columns(X, weight, names)
     d = len(columns)
     views = [View("columns", columns, mean, scale)]
-    if d > MANY_COLUMNS if wide is None else wide:
+    if d > many_columns:
         common = np.full(d, float(np.sqrt(np.mean(scale**2))))
         views.append(View("common", columns, mean, common))
         U = _unit_rows(X[:, columns])

@@ -51,14 +51,14 @@ class Rows:
     ----------
     X : Tensor of shape (m, d)
         Distinct inputs, standardised.
-    t : Tensor of shape (m,)
-        Mean target of each, standardised.
+    t : Tensor of shape (m,) or (m, K)
+        Mean target of each, standardised; K targets share the inputs (classes, for example).
     c : Tensor of shape (m,)
         Weight: the number of rows of the table that the merged row stands for.
     q : Tensor of shape (m,)
         Within-row weighted sum of squares of the target.
-    extra : Tensor of shape (m,)
-        Known noise variance, added to the learned one.
+    extra : Tensor of shape (m,) or (m, K)
+        Known noise variance, added to the learned one; K columns if it differs by target.
     groups : Tensor of shape (m,) or None
         Group number of each row; whole groups are held out together.
     """
@@ -77,6 +77,16 @@ class Rows:
     def total(self) -> float:
         """Total weight: without ``sample_weight``, the number of rows before merging."""
         return float(self.c.sum())
+
+    @property
+    def several(self) -> bool:
+        """Whether t has a column per target, even if there is only one."""
+        return self.t.ndim == 2
+
+    def of_target(self, k: int) -> Rows:
+        """Return the rows with the k-th of several targets."""
+        extra = self.extra if self.extra.ndim == 1 else self.extra[:, k]
+        return replace(self, t=self.t[:, k], extra=extra)
 
     @cached_property
     def plain(self) -> bool:

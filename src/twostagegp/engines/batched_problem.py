@@ -36,8 +36,8 @@ from twostagegp.engines.problem import NOISE_PRIOR
 from twostagegp.errors import MemoryBudgetError
 from twostagegp.kernels import Kernel
 from twostagegp.kernels.batched import Index, KernelBatch, kernel_batch, take
+from twostagegp.numerics.held_out import LOG_2PI, copies_within, one_copy, squares_of_copies
 from twostagegp.numerics.linalg import batch_cholesky, batch_solve
-from twostagegp.numerics.objectives import one_copy_variance
 from twostagegp.runtime.memory import available_bytes
 from twostagegp.runtime.threads import limit_threads, no_denormals
 
@@ -47,7 +47,7 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Result = TypeVar("Result")
 
-_LOG_2PI = math.log(2.0 * math.pi)
+
 #: Entries of one matrix stack that a core's cache holds beside its temporaries.
 _CACHE_ENTRIES = 1 << 17
 #: Above this many rows several threads work on one problem faster than one does.
@@ -140,33 +140,31 @@ class Block:
         logdet = self.L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         value = 0.5 * torch.linalg.vecdot(self.t, self.alpha) + logdet
         if self.extras is None:
-            return value + 0.5 * self.t.shape[1] * _LOG_2PI
-        c, s = self.extras.c, self.s * self.extras.c
-        within = self.extras.q / s + (c - 1.0) * s.log() + c.log() + c * _LOG_2PI
-        return value + 0.5 * within.sum(-1)
+            return value + 0.5 * self.t.shape[1] * LOG_2PI
+        return value + 0.5 * self._within(self.extras)[0].sum(-1)
 
     def direct_noise_slope(self) -> Tensor | float:
         """d(nll)/d(noise variance) other than through the covariance, shape (b,)."""
         if self.extras is None:
             return 0.0
-        c, s = self.extras.c, self.s * self.extras.c
-        return 0.5 * ((c - 1.0) / s - self.extras.q / s.square()).sum(-1)
+        return self._within(self.extras)[1].sum(-1)
+
+    def _within(self, extras: Extras) -> tuple[Tensor, Tensor]:
+        return copies_within(extras.c, extras.q, self.s * extras.c)
 
     def heldout(self) -> tuple[Tensor, Tensor]:
         """Squared leave-one-out residuals, summed over copies, and variances, each (b, n)."""
         if self.extras is None:
             return (self.alpha / self.kappa).square(), 1.0 / self.kappa
         c, s = self.extras.c, self.s * self.extras.c
-        v = one_copy_variance(self.kappa, c, s).v
-        twins = v.square() * (self.alpha.square() / c + self.extras.q / s.square())
-        lone = c * (self.alpha / self.kappa).square() + self.extras.q
-        return torch.where(c > 1.0, twins, lone), v
+        v = one_copy(self.kappa, c, s).v
+        return squares_of_copies(self.alpha, self.kappa, c, self.extras.q, s, v), v
 
     def loo_density(self) -> Tensor:
         """Negative log density of every row predicted from the others, summed, shape (b,)."""
         squares, v = self.heldout()
         c = 1.0 if self.extras is None else self.extras.c
-        return 0.5 * (squares / v + c * (v.log() + _LOG_2PI)).sum(-1)
+        return 0.5 * (squares / v + c * (v.log() + LOG_2PI)).sum(-1)
 
     def loo_error(self) -> Tensor:
         """Mean squared leave-one-out error, shape (b,)."""

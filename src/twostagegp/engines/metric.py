@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twostagegp.kernels import Kernel, NamedKernel, Vector
+from twostagegp.kernels import Kernel, Vector
 
 __all__ = ["SETTLED", "Metric"]
 
@@ -35,9 +35,8 @@ class Metric:
         """
         scales = kernel.lengthscales(theta)
         inverse = np.ones(d) if scales is None else 1.0 / np.asarray(scales)
-        inverse = inverse / inverse.max()
-        manhattan = isinstance(kernel, NamedKernel) and kernel.metric == 1
-        return cls(tuple(float(f"{value:.10g}") for value in inverse), manhattan)
+        inverse = inverse / inverse.max(initial=0.0)  # a table may have no column left
+        return cls(tuple(float(f"{value:.10g}") for value in inverse), kernel.manhattan)
 
     def change(self, other: Metric) -> float:
         """Return the largest difference of a log ratio of two lengthscales.

@@ -70,10 +70,13 @@ class Problem:
         """
         return False
 
-    def _objective(self, f: Factored, s: Tensor) -> Objective:
-        return self._objective_of(f, self.rows, s, self.R)
+    @property
+    def total(self) -> float:
+        """Rows that the value is a mean over: their weight, times the number of targets."""
+        return self._total
 
-    def _objective_of(self, f: Factored, rows: Rows, s: Tensor, R: Tensor | None) -> Objective:
+    def objective_of(self, f: Factored, rows: Rows, s: Tensor, R: Tensor | None) -> Objective:
+        """Return the objective of one target, with its derivatives."""
         return objectives.terms(self.objective, f, rows, s, R).dense(f)
 
     def __call__(self, parameters: Vector) -> tuple[float, Vector]:
@@ -89,7 +92,7 @@ class Problem:
         K.diagonal().copy_(diagonal)
         self.jitter = max(self.jitter, jitter)
         f = Factored(L, cholesky_inverse(L), cholesky_solve(L, rows.t))
-        result = self._objective(f, s)
+        result = self.objective_of(f, rows, s, self.R)
         gradient = np.empty(len(parameters))
         gradient[:-1] = self.kernel.gradient(rows.X, theta, K, saved, result.W)
         gradient[-1] = noise * float((result.W.diagonal() / rows.c + result.g).sum())

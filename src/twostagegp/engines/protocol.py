@@ -18,7 +18,7 @@ from torch import Tensor
 from twostagegp.data.rows import Rows
 from twostagegp.engines.problem import ObjectiveName, Problem
 from twostagegp.kernels import Kernel, Vector
-from twostagegp.numerics.objectives import Heldout
+from twostagegp.numerics.held_out import Heldout
 
 __all__ = ["Engine", "Posterior", "Trainable"]
 

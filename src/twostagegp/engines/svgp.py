@@ -18,17 +18,9 @@ Its evidence lower bound replaces the likelihood in training,
         + \tfrac12 \sum_i \frac{k_{ii} - q_i}{D_{ii}} + \text{copies within rows} .
 
 **Held-out rows.** Under :math:`q(u)` row i has the mean :math:`\mu_i` and the variance
-:math:`r_i = A_{:i}^\top B^{-1} A_{:i}`. Taking a copy out divides its Gaussian factor of precision
-:math:`p_i = \min(c_i, 1) / s_i` out of q, so that
-
-.. math::
-
-    e_i = \frac{t_i - \mu_i}{1 - p_i r_i}, \qquad
-    v_i = \frac{r_i}{1 - p_i r_i} + k_{ii} - q_i + s_i ,
-
-and for a group G, with :math:`R_G = A_{:G}^\top B^{-1} A_{:G}` and :math:`F = I - R_G D_G^{-1}`,
-the residuals are :math:`F^{-1} (t - \mu)_G` with latent covariance :math:`F^{-1} R_G`. With Z = X
-all of this is the exact engine. Everything costs :math:`O(n M^2)`.
+:math:`r_i = A_{:i}^\top B^{-1} A_{:i}`, and :math:`k_{ii} - q_i` is left open. Taking a copy out
+divides its Gaussian factor out of q (:mod:`twostagegp.numerics.held_out`). With Z = X all of this
+is the exact engine. Everything costs :math:`O(n M^2)`.
 """
 
 from __future__ import annotations
@@ -46,13 +38,19 @@ from twostagegp.data.rows import Rows, group_blocks
 from twostagegp.data.sampling import farthest_point_sampling
 from twostagegp.engines.metric import SETTLED, Metric
 from twostagegp.engines.problem import ObjectiveName, Problem
+from twostagegp.engines.several import PerTargetPosterior, SumProblem
 from twostagegp.kernels import Kernel, Vector
+from twostagegp.numerics.held_out import (
+    LOG_2PI,
+    Heldout,
+    copies_within,
+    group_without_factors,
+    without_factor,
+)
 from twostagegp.numerics.linalg import not_positive_definite, safe_cholesky
-from twostagegp.numerics.objectives import Heldout
 
 __all__ = ["SparseEngine", "SparsePosterior", "SparseProblem"]
 
-_LOG_2PI = math.log(2.0 * math.pi)
 #: Share of the largest variance of an inducing point that is added to all of them, so that nearly
 #: equal points do not make their matrix singular.
 _JITTER = {torch.float64: 1e-10, torch.float32: 1e-5}
@@ -79,9 +77,7 @@ def _heldout(parts: _Parts, rows: Rows) -> Heldout:
     """Held-out residuals and variances of the rows that ``parts`` are of, one copy or group out."""
     c, s, r = rows.c, parts.s, parts.r
     if rows.groups is None:
-        kept = 1.0 - r * c.clamp(max=1.0) / s
-        slope = torch.where(c > 1.0, 1.0 / kept, torch.ones_like(c))
-        return Heldout((rows.t - parts.mu) / kept, slope, r / kept + parts.rest + s)
+        return without_factor(rows.t, parts.mu, r, parts.rest, c, s)
     residual, latent = torch.empty_like(r), torch.empty_like(r)
     for G, e, C in _group_predictions(parts, rows):
         residual[G], latent[G] = e, C.diagonal()
@@ -93,10 +89,7 @@ def _group_predictions(parts: _Parts, rows: Rows) -> Iterator[tuple[Tensor, Tens
     assert rows.groups is not None
     for G in group_blocks(rows.groups):
         V = parts.V[:, G]
-        R = V.T @ V
-        kept = torch.eye(len(G), dtype=R.dtype, device=R.device) - R * (rows.c / parts.s)[G]
-        e = torch.linalg.solve(kept, (rows.t - parts.mu)[G])
-        yield G, e, torch.linalg.solve(kept, R)
+        yield G, *group_without_factors(V.T @ V, (rows.t - parts.mu)[G], (rows.c / parts.s)[G])
 
 
 def _group_density(parts: _Parts, rows: Rows) -> Tensor:
@@ -111,7 +104,7 @@ def _group_density(parts: _Parts, rows: Rows) -> Tensor:
 
 def _within(rows: Rows, s: Tensor) -> Tensor:
     """Twice what the copies within merged rows add to a negative log density."""
-    return (rows.q / s + (rows.c - 1.0) * s.log() + rows.c.log() + rows.c * _LOG_2PI).sum()
+    return copies_within(rows.c, rows.q, s)[0].sum()
 
 
 @dataclass
@@ -170,7 +163,7 @@ class SparseProblem(Problem):
         squares = held.sum_of_squares(rows) if self.objective == "loo" else self.R
         assert squares is not None
         v = held.variance
-        return 0.5 * (squares / v + rows.c * (v.log() + _LOG_2PI)).sum()
+        return 0.5 * (squares / v + rows.c * (v.log() + LOG_2PI)).sum()
 
 
 def _with_jitter(K: Tensor) -> Tensor:
@@ -268,7 +261,9 @@ class SparseEngine:
         R: Tensor | None = None,
         batch: Tensor | None = None,
         start: Vector | None = None,
-    ) -> SparseProblem:
+    ) -> Problem:
+        if self.rows.several:
+            return SumProblem.of(self, kernel, objective, R, batch, start, self.use_prior)
         engine = self if batch is None else self.with_rows(self.rows.subset(batch))
         theta = kernel.start() if start is None else start[:-1]
         metric = Metric.of(kernel, theta, self.rows.X.shape[1])
@@ -277,8 +272,10 @@ class SparseEngine:
             Z=engine.points.near(metric), metric=metric,
         )  # fmt: skip
 
-    def condition(self, kernel: Kernel, parameters: Vector) -> SparsePosterior:
+    def condition(self, kernel: Kernel, parameters: Vector) -> SparsePosterior | PerTargetPosterior:
         parameters = np.asarray(parameters, dtype=np.float64)
+        if self.rows.several:
+            return PerTargetPosterior.of(self, kernel, parameters)
         metric = Metric.of(kernel, parameters[:-1], self.rows.X.shape[1])
         return SparsePosterior(kernel, parameters, self.rows, self.points.near(metric))
 

@@ -28,7 +28,6 @@ from twostagegp.classification.probability import (
 )
 from twostagegp.classification.table import ClassTable, make_table
 from twostagegp.classification.variance import TrainedKernel
-from twostagegp.classification.views import MANY_COLUMNS
 from twostagegp.data.checks import check_choice, check_count, check_groups, check_nonnegative
 from twostagegp.data.columns.encoder import TableEncoder
 from twostagegp.data.columns.tables import (
@@ -54,7 +53,7 @@ from twostagegp.estimators.validation import (
     is_kernel,
     raised_noise_floor,
 )
-from twostagegp.pipeline.settings import DEFAULTS, Settings
+from twostagegp.pipeline.settings import DEFAULTS, ClassSettings, Settings
 from twostagegp.runtime.device import resolve_device
 from twostagegp.runtime.memory import available_bytes
 from twostagegp.runtime.prediction_checks import require_finite
@@ -66,11 +65,6 @@ from twostagegp.training.schedule import Training
 __all__ = ["TwoStageGPClassifier"]
 
 Array = NDArray[np.float64]
-
-#: Distinct rows above which "auto" takes neighbours on a CPU, and on a GPU.
-EXACT_ROWS = {"cpu": 6000, "cuda": 30_000}
-#: The same on a CPU for tables as wide as embeddings: neighbours there are far and slow to find.
-EXACT_ROWS_WIDE = 12_000
 
 
 def _is_stage_count(value: Any) -> bool:
@@ -331,6 +325,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
                     check_groups(groups, n),
                     device,
                     dtype,
+                    self._settings.many_columns,
                 )
                 method, reason = self._choose_method(table)
                 fit = fit_classes(table, self._options(method), seed)
@@ -359,8 +354,12 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
             int(self.n_neighbors),
             self.training,
             raised_noise_floor(self.noise_floor, self.dtype),
-            (DEFAULTS if self.settings is None else self.settings).classes,
+            self._settings,
         )
+
+    @property
+    def _settings(self) -> ClassSettings:
+        return (DEFAULTS if self.settings is None else self.settings).classes
 
     def _choose_method(self, table: ClassTable) -> tuple[str, str]:
         m = len(table)
@@ -369,9 +368,10 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
             check_dense_memory(m, table.device, itemsize)
         if self.method != "auto":
             return self.method, "asked for"
-        most = EXACT_ROWS.get(table.device.type, EXACT_ROWS["cpu"])
-        if len(table.views[0].columns) > MANY_COLUMNS:
-            most = max(most, EXACT_ROWS_WIDE)
+        limits = self._settings
+        most = limits.exact_rows_gpu if table.device.type == "cuda" else limits.exact_rows
+        if len(table.views[0].columns) > limits.many_columns:
+            most = max(most, limits.exact_rows_wide)
         if m > most:
             return "neighbors", f"{m} distinct rows, more than {most}"
         needed, available = dense_bytes(m, itemsize), available_bytes(table.device)

@@ -219,6 +219,7 @@ class ExactGPRegressor(GPyTorchExports, BaseGPRegressor):
         assert best.parameters is not None
         with torch.no_grad():
             posterior = engine.condition(best.kernel, best.parameters)
+        assert isinstance(posterior, ExactPosterior)  # one target
         seconds = {"gp": time.perf_counter() - begin}
         return SingleStageFit(posterior, candidates, seconds=seconds, search=search)
 

@@ -231,7 +231,7 @@ class FittedClasses:
     @property
     def table(self) -> ClassTable:
         """Distinct training rows with their classes."""
-        return self.fit.latents.table
+        return self.fit.table
 
     def moments(self, X: Array, chunk_rows: int = 1 << 14) -> Iterator[tuple[Array, Array]]:
         """Yield mean and variance of the latents, each (rows, K), chunk by chunk."""

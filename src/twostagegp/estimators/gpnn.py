@@ -281,6 +281,7 @@ class GPNNRegressor(BaseGPRegressor):
         fitted_only([candidate])
         assert candidate.parameters is not None
         posterior = engine.condition(kernel, candidate.parameters)
+        assert isinstance(posterior, NeighborPosterior)  # one target
         factor = 1.0
         if self.calibration is not None:
             some = np.sort(rng.permutation(m)[: self.n_calibration])

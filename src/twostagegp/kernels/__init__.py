@@ -8,5 +8,6 @@ from twostagegp.kernels.base import is_flexible as is_flexible
 from twostagegp.kernels.catalogue import KERNELS as KERNELS
 from twostagegp.kernels.make import kernel_list as kernel_list
 from twostagegp.kernels.make import make_kernel as make_kernel
+from twostagegp.kernels.plus_constant import PlusConstant as PlusConstant
 from twostagegp.kernels.stationary import NamedKernel as NamedKernel
 from twostagegp.kernels.wrapped import WrappedKernel as WrappedKernel

@@ -84,6 +84,11 @@ class Kernel(ABC):
         return 0
 
     @property
+    def manhattan(self) -> bool:
+        """Whether the kernel sees L1 distances instead of Euclidean ones."""
+        return False
+
+    @property
     def takes_batches(self) -> bool:
         """Whether :meth:`evaluate` takes several problems at once.
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from twostagegp.kernels.base import Kernel, Scalars
 from twostagegp.kernels.distances import distances, own_distances
+from twostagegp.kernels.plus_constant import PlusConstant
 from twostagegp.kernels.stationary import NamedKernel
 
 __all__ = ["KernelBatch", "kernel_batch", "take"]
@@ -71,6 +72,8 @@ def kernel_batch(kernel: Kernel, X: Tensor) -> KernelBatch:
     """
     if isinstance(kernel, NamedKernel):
         return _NamedBatch(kernel, X)
+    if isinstance(kernel, PlusConstant):
+        return _PlusConstantBatch(kernel_batch(kernel.kernel, X), kernel.constant)
     return _WrappedBatch(kernel, X)
 
 
@@ -138,6 +141,26 @@ class _NamedBatch:
 
     def diagonal(self, X: Tensor, theta: Tensor) -> Tensor:
         return theta[:, -1].exp()[:, None].expand(len(theta), X.shape[1])
+
+
+class _PlusConstantBatch:
+    def __init__(self, batch: KernelBatch, constant: float) -> None:
+        self.batch, self.constant = batch, constant
+        self.concurrent = batch.concurrent
+
+    def evaluate(self, index: Index, theta: Tensor) -> tuple[Tensor, Any]:
+        K, saved = self.batch.evaluate(index, theta)
+        return K + self.constant, (K, saved)
+
+    def gradient(self, theta: Tensor, K: Tensor, saved: Any, W: Tensor) -> Tensor:
+        inner, saved_inner = saved
+        return self.batch.gradient(theta, inner, saved_inner, W)
+
+    def cross(self, X: Tensor, Z: Tensor, theta: Tensor) -> Tensor:
+        return self.batch.cross(X, Z, theta) + self.constant
+
+    def diagonal(self, X: Tensor, theta: Tensor) -> Tensor:
+        return self.batch.diagonal(X, theta) + self.constant
 
 
 class _WrappedBatch:

@@ -70,6 +70,10 @@ class NamedKernel(Kernel):
         return stationary_form(self.name)
 
     @property
+    def manhattan(self) -> bool:
+        return self.metric == 1
+
+    @property
     def n_lengthscales(self) -> int:
         """Number of lengthscales in ``theta``: one, or one per column."""
         return self.n_features if self.ard else 1

@@ -1,7 +1,9 @@
 r"""Dense linear algebra: one safe Cholesky, and what is built from its factor.
 
-Every factorisation of the package goes through :func:`safe_cholesky`, so that a
-matrix that cannot be factorised fails in one way only, with an error that says why.
+Covariance matrices of the exact engine up to its size of blocks, of stacks of small problems and of
+inducing points are factorised by :func:`safe_cholesky` and :func:`batch_cholesky`, with the same
+steps of jitter and the same errors. ``engines/exact/blocked.py`` factorises larger ones in place,
+and the compiled loops over neighbours have a factorisation of their own; both raise these errors.
 """
 
 from __future__ import annotations
@@ -211,9 +213,11 @@ def cholesky_inverse(L: Tensor) -> Tensor:
 
 
 def batch_solve(L: Tensor, b: Tensor) -> Tensor:
-    """Solve ``L L^T x = b`` for one vector a problem: L (B, n, n), b (B, n)."""
-    half = torch.linalg.solve_triangular(L, b[:, :, None], upper=False)
-    return torch.linalg.solve_triangular(L.mT, half, upper=True)[:, :, 0]
+    """Solve ``L L^T x = b`` for each problem: L (B, n, n), b (B, n) or (B, n, m)."""
+    if b.ndim == 2:
+        return batch_solve(L, b[:, :, None])[:, :, 0]
+    half = torch.linalg.solve_triangular(L, b, upper=False)
+    return torch.linalg.solve_triangular(L.mT, half, upper=True)
 
 
 def scaled_gram(A: Tensor, v: Tensor) -> Tensor:

@@ -21,25 +21,11 @@ and at most one symmetric product. Two rules do most of the work: for a function
 Every W is thus a few terms (:class:`Slope`), of which :func:`terms` tells without making the
 matrix: where there is no room for it, they are all that is needed.
 
-**One copy left out.** Leaving one of the c copies of a row out gives, for the copy with
-deviation :math:`\delta_i` from the row's mean, the residual and variance
-
-.. math::
-
-    e_i = \frac{\alpha_j / c_j + \delta_i / s_j}{\kappa'_j}, \qquad
-    v_j = \frac1{\kappa'_j}, \qquad
-    \kappa'_j = \frac{\kappa_j}{c_j^2} + \frac{c_j - 1}{c_j s_j},
-
-which for c = 1 is the textbook :math:`e = \alpha/\kappa` (Rasmussen & Williams 2006, 5.4.2).
-A row of weight :math:`c \le 1` is left out whole, :math:`e = \alpha/\kappa + \delta`, and one
-unit of noise is on its prediction: :math:`v = 1/\kappa + s (1 - 1/c)`. **Groups.** With
-:math:`S_G = (A_{GG})^{-1}` the held-out residual of a group is :math:`e_G = S_G \alpha_G` with
-covariance :math:`S_G`.
+Held-out residuals and variances are those of :mod:`twostagegp.numerics.held_out`.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,43 +33,29 @@ import torch
 from torch import Tensor
 
 from twostagegp.data.rows import Rows
+from twostagegp.numerics.held_out import LOG_2PI, Solved, copies_within, one_copy
 from twostagegp.numerics.linalg import Blocks, block_inverses, scaled_gram
 
 __all__ = [
     "Factored",
-    "Heldout",
     "Inverse",
     "Slope",
     "Terms",
-    "heldout",
     "heldout_variance",
     "loo_density",
     "nll",
     "terms",
 ]
 
-_LOG_2PI = math.log(2.0 * math.pi)
 
-
-class Inverse(Protocol):
+class Inverse(Solved, Protocol):
     """What the objectives ask of a factorised K, whether or not its inverse is held."""
 
-    @property
-    def alpha(self) -> Tensor:
-        """The solution A t, shape (n,)."""
-
-    @property
-    def kappa(self) -> Tensor:
-        """The diagonal of A, shape (n,)."""
-
     def half_log_determinant(self) -> Tensor:
-        """Half the logarithm of the determinant of K."""
+        """Return half the logarithm of the determinant of K."""
 
     def solve(self, v: Tensor) -> Tensor:
-        """A v for a vector v."""
-
-    def block_inverses(self, blocks: list[Tensor]) -> Blocks:
-        """Inverses of diagonal blocks of A."""
+        """Return A v for a vector v."""
 
 
 @dataclass(frozen=True)
@@ -183,27 +155,6 @@ def terms(name: str, f: Inverse, rows: Rows, s: Tensor, R: Tensor | None = None)
     return _heldout_variance(f, rows, s, R)
 
 
-@dataclass(frozen=True)
-class Heldout:
-    """Held-out predictions of every merged row.
-
-    The copy with deviation delta from its row's mean has the residual
-    ``residual + slope * delta`` and the variance ``variance``.
-    """
-
-    residual: Tensor
-    slope: Tensor
-    variance: Tensor
-
-    def subset(self, index: Tensor) -> Heldout:
-        """Those of some rows."""
-        return Heldout(self.residual[index], self.slope[index], self.variance[index])
-
-    def sum_of_squares(self, rows: Rows) -> Tensor:
-        """Weighted sum over the copies of each row of the squared held-out residual."""
-        return rows.c * self.residual.square() + self.slope.square() * rows.q
-
-
 def nll(f: Factored, rows: Rows, s: Tensor) -> Objective:
     r"""Negative log likelihood of all rows,
 
@@ -221,41 +172,9 @@ def _nll(f: Inverse, rows: Rows, s: Tensor) -> Terms:
     value = float(0.5 * rows.t @ f.alpha + f.half_log_determinant())
     slope = Slope(inverse=0.5, outer=0.5 * f.alpha)
     if rows.plain:
-        return Terms(value + 0.5 * len(rows) * _LOG_2PI, slope, torch.zeros_like(s))
-    within, direct = _within(rows, s)
+        return Terms(value + 0.5 * len(rows) * LOG_2PI, slope, torch.zeros_like(s))
+    within, direct = copies_within(rows.c, rows.q, s)
     return Terms(value + 0.5 * float(within.sum()), slope, direct)
-
-
-def _within(rows: Rows, s: Tensor) -> tuple[Tensor, Tensor]:
-    """What the copies within merged rows add to twice the value, and to dL/ds."""
-    within = rows.q / s + (rows.c - 1.0) * s.log() + rows.c.log() + rows.c * _LOG_2PI
-    return within, 0.5 * ((rows.c - 1.0) / s - rows.q / s.square())
-
-
-@dataclass(frozen=True)
-class _Variance:
-    """Held-out variance of every row, and its derivatives by kappa and s."""
-
-    v: Tensor
-    by_kappa: Tensor
-    by_s: Tensor
-
-
-def one_copy_variance(kappa: Tensor, c: Tensor, s: Tensor) -> _Variance:
-    """Variance of one copy predicted from its twins and all other rows."""
-    twins = c > 1.0
-    ratio = (c - 1.0) / c
-    # Never below the noise, which a difference of large numbers could give for a tiny weight.
-    lone = torch.maximum(1.0 / kappa + s * ratio, s)
-    v = torch.where(twins, 1.0 / (kappa / c.square() + ratio / s), lone)
-    by_kappa = torch.where(twins, -(v / c).square(), -1.0 / kappa.square())
-    return _Variance(v, by_kappa, torch.where(twins, (v / s).square() * ratio, ratio))
-
-
-def one_copy_out(kappa: Tensor, c: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
-    r"""What :math:`\alpha` is multiplied by for the held-out residual, and the variance."""
-    v = one_copy_variance(kappa, c, s).v
-    return torch.where(c > 1.0, v / c, 1.0 / kappa), v
 
 
 def loo_density(f: Factored, rows: Rows, s: Tensor) -> Objective:
@@ -270,7 +189,7 @@ def loo_density(f: Factored, rows: Rows, s: Tensor) -> Objective:
             c_j \alpha_j^2 / \kappa_j^2 + q_j & c_j \le 1
         \end{cases}
 
-    with the residuals and variances of :func:`heldout`.
+    with the residuals and variances of :func:`~twostagegp.numerics.held_out.leave_out`.
     """
     return _loo_density(f, rows, s).dense(f)
 
@@ -280,16 +199,16 @@ def _loo_density(f: Inverse, rows: Rows, s: Tensor) -> Terms:
         return _group_density(f, rows, s)
     if rows.plain:
         return _plain_loo_density(f, s)
-    c, q, twins = rows.c, rows.q, rows.c > 1.0
-    held = one_copy_variance(f.kappa, c, s)
+    c, q, repeated = rows.c, rows.q, rows.c > 1.0
+    held = one_copy(f.kappa, c, s)
     v = held.v
-    b = torch.where(twins, v.square() / c, c / f.kappa.square())  # Q = b alpha^2 + ...
-    Q = b * f.alpha.square() + torch.where(twins, (v / s).square() * q, q)
-    value = 0.5 * (Q / v + c * v.log() + c * _LOG_2PI).sum()
-    # Through v alone, and what Q adds: Q / v is proportional to v for twins, to 1/v else.
-    by_v = 0.5 * (c / v + torch.where(twins, Q, -Q) / v.square())
-    by_Q_kappa = torch.where(twins, torch.zeros_like(c), -b * f.alpha.square() / (f.kappa * v))
-    by_Q_s = torch.where(twins, -q * v / s**3, torch.zeros_like(c))
+    b = torch.where(repeated, v.square() / c, c / f.kappa.square())  # Q = b alpha^2 + ...
+    Q = b * f.alpha.square() + torch.where(repeated, (v / s).square() * q, q)
+    value = 0.5 * (Q / v + c * v.log() + c * LOG_2PI).sum()
+    # Through v alone, and what Q adds: Q / v is proportional to v for repeated, to 1/v else.
+    by_v = 0.5 * (c / v + torch.where(repeated, Q, -Q) / v.square())
+    by_Q_kappa = torch.where(repeated, torch.zeros_like(c), -b * f.alpha.square() / (f.kappa * v))
+    by_Q_s = torch.where(repeated, -q * v / s**3, torch.zeros_like(c))
     inner = -(by_v * held.by_kappa + by_Q_kappa)
     slope = Slope(inner=inner, outer=f.solve(b * f.alpha / v))
     return Terms(float(value), slope, by_v * held.by_s + by_Q_s)
@@ -305,7 +224,7 @@ def _plain_loo_density(f: Inverse, s: Tensor) -> Terms:
     """
     kappa = f.kappa
     e = f.alpha / kappa
-    value = 0.5 * (f.alpha @ e - kappa.log().sum() + len(kappa) * _LOG_2PI)
+    value = 0.5 * (f.alpha @ e - kappa.log().sum() + len(kappa) * LOG_2PI)
     slope = Slope(inner=0.5 * (e.square() + 1.0 / kappa), outer=f.solve(e))
     return Terms(float(value), slope, torch.zeros_like(s))
 
@@ -327,35 +246,11 @@ def heldout_variance(f: Factored, rows: Rows, s: Tensor, R: Tensor) -> Objective
 def _heldout_variance(f: Inverse, rows: Rows, s: Tensor, R: Tensor) -> Terms:
     if rows.groups is not None:
         return _group_variance(f, rows, s, R)
-    held = one_copy_variance(f.kappa, rows.c, s)
+    held = one_copy(f.kappa, rows.c, s)
     v = held.v
-    value = 0.5 * (R / v + rows.c * (v.log() + _LOG_2PI)).sum()
+    value = 0.5 * (R / v + rows.c * (v.log() + LOG_2PI)).sum()
     by_v = 0.5 * (rows.c / v - R / v.square())
     return Terms(float(value), Slope(inner=-by_v * held.by_kappa), by_v * held.by_s)
-
-
-def heldout(f: Inverse, rows: Rows, s: Tensor) -> Heldout:
-    r"""Held-out residuals and variances in closed form: one copy out, or one group out.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from twostagegp.data.rows import Rows
-    >>> one = torch.ones(2, dtype=torch.float64)
-    >>> rows = Rows(torch.zeros(2, 1).double(), one, one, 0 * one, 0 * one)
-    >>> K = torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
-    >>> A = torch.linalg.inv(K)
-    >>> f = Factored(torch.linalg.cholesky(K), A, A @ one)
-    >>> heldout(f, rows, one).residual  # 1 - (1 / 2) * 1
-    tensor([0.5000, 0.5000], dtype=torch.float64)
-    """
-    c = rows.c
-    if rows.groups is not None:
-        S = f.block_inverses(rows.blocks())
-        variance = S.diagonal() + s * (1.0 - 1.0 / c)
-        return Heldout(S @ f.alpha, torch.ones_like(c), variance)
-    factor, v = one_copy_out(f.kappa, c, s)
-    return Heldout(factor * f.alpha, torch.where(c > 1.0, v / s, torch.ones_like(s)), v)
 
 
 def _subtract_symmetric_outer(W: Tensor, u: Tensor, v: Tensor) -> None:
@@ -378,7 +273,7 @@ def _group_density(f: Inverse, rows: Rows, s: Tensor) -> Terms:
     e = S @ f.alpha
     value = 0.5 * e @ f.alpha + 0.5 * S.logdet()
     inner = S.map(lambda G, S_G: (e[G][:, :, None] * e[G][:, None, :] + S_G).mul_(0.5))
-    within, direct = _within(rows, s)
+    within, direct = copies_within(rows.c, rows.q, s)
     slope = Slope(inner=inner, outer=f.solve(e))
     return Terms(float(value + 0.5 * within.sum()), slope, direct)
 
@@ -395,7 +290,7 @@ def _group_variance(f: Inverse, rows: Rows, s: Tensor, R: Tensor) -> Terms:
     spread = 1.0 - 1.0 / rows.c
     S = f.block_inverses(rows.blocks())
     v = S.diagonal() + s * spread
-    value = 0.5 * (R / v + rows.c * (v.log() + _LOG_2PI)).sum()
+    value = 0.5 * (R / v + rows.c * (v.log() + LOG_2PI)).sum()
     w = -0.5 * R / v.square() + 0.5 * rows.c / v
     inner = S.map(lambda G, S_G: (S_G * w[G][:, None, :]) @ S_G)
     return Terms(float(value), Slope(inner=inner), w * spread)

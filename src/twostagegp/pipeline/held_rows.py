@@ -16,7 +16,7 @@ from torch import Tensor
 from twostagegp.data.rows import Merged, Rows
 from twostagegp.data.scaling import Prepared
 from twostagegp.engines.protocol import Posterior
-from twostagegp.numerics.objectives import Heldout
+from twostagegp.numerics.held_out import Heldout
 
 __all__ = ["HeldRows"]
 

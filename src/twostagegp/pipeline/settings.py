@@ -187,10 +187,53 @@ class ShapeSettings:
 class ClassSettings:
     """Thresholds of classification."""
 
+    #: Distinct rows above which ``method="auto"`` takes neighbours: on a CPU, on a GPU, and on a
+    #: CPU for tables as wide as embeddings, whose neighbours are far and slow to find.
+    exact_rows: int = 6000
+    exact_rows_gpu: int = 30_000
+    exact_rows_wide: int = 12_000
+    #: A table with more columns may be an embedding: it is scaled in several ways and has no
+    #: lengthscale per column.
+    many_columns: int = 30
+    #: Distinct rows that are held out by the neighbour method.
+    sample_rows: int = 5000
+    #: Prior variance of the constant in the kernels of a mean, for targets of unit variance.
+    constant: float = 10.0
+    #: Rows on which ridges are trained first and then, how many of them enter the second training,
+    #: and how many are conditioned on all rows.
+    first_rows: int = 300
+    second_rows: int = 1000
+    first_keep: int = 5
+    ridges: int = 3
+    #: Noise variances of a ridge that are tried, relative to the trained one, and the least.
+    penalties: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0, 10.0)
+    ridge_floor: float = 1e-4
     #: Distinct rows up to which the hyperparameters of flexible kernels are trained again without
-    #: each of a few folds.
+    #: each of a few folds, and optimiser steps of a ridge then.
     refit_rows: int = 600
     refit_folds: int = 5
+    refit_steps: int = 40
+    #: Folds of cross-fitted classifiers.
+    folds: int = 5
+    #: Rows on which the logistic regression is tuned, and its inverse penalties, for columns of a
+    #: common unit scale.
+    logistic_rows: int = 5000
+    inverse_penalties: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+    #: Share of the prior in the probabilities of a cross-fitted classifier, so that none is zero.
+    prior_share: float = 1e-3
+    #: A member with less than this share of the stack is left out.
+    least_share: float = 0.02
+    #: Rows on which the kernels of part 2 are trained, and optimiser steps.
+    training_rows: int = 600
+    training_steps: int = 30
+    #: Dirichlet parameters of the other classes that are tried, and rows on which one is chosen.
+    alphas: tuple[float, ...] = (0.01, 0.05, 0.2, 0.5)
+    choice_rows: int = 800
+    #: Factors of the latent variances that are tried, rows that decide, and standard errors of the
+    #: log loss that a larger factor may cost.
+    variance_factors: tuple[float, ...] = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+    scale_rows: int = 4000
+    standard_errors: float = 1.0
 
 
 @dataclass(frozen=True)

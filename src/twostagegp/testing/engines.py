@@ -14,6 +14,8 @@ use all rows for every prediction, with brute force.
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -59,6 +61,8 @@ class EngineContract:
         agree with brute force.
     extends_exactly : bool
         Whether an extended posterior predicts as one that is conditioned anew.
+    exact_gradients : bool
+        Whether derivatives of training problems are exact, not estimated.
     tolerance : float
         Largest difference from brute force, for a target of about unit size.
     """
@@ -67,6 +71,7 @@ class EngineContract:
     objectives: tuple[str, ...] = ("nll", "loo", "heldout")
     uses_all_rows = True
     extends_exactly = True
+    exact_gradients = True
     tolerance = 1e-8
 
     def make_engine(self, rows: Rows, noise_floor: float) -> Any:
@@ -189,6 +194,8 @@ class EngineContract:
     # --- training --------------------------------------------------------------------------------
 
     def test_gradients_equal_finite_differences(self) -> None:
+        if not self.exact_gradients:
+            return
         x = self.parameters
         for kind in self.kinds:
             rows = example_rows(kind)
@@ -228,6 +235,70 @@ class EngineContract:
         assert np.isclose(problem.bounds()[-1][0], np.log(1e-3))
         assert problem.start()[-1] >= np.log(1e-3)
         assert len(problem.start()) == len(problem.bounds()) == self.kernel.size + 1
+
+    # --- several targets -------------------------------------------------------------------------
+
+    def several(self, kind: str, own_noise: bool) -> Rows:
+        """Return rows with three targets, with known noise in common or one per target."""
+        rows, rng = example_rows(kind), np.random.default_rng(5)
+        t = torch.as_tensor(rng.normal(size=(len(rows), 3)))
+        extra = torch.as_tensor(rng.choice([0.1, 0.6], size=(len(rows), 3)))
+        return replace(
+            rows, t=t, q=torch.zeros_like(rows.q), extra=extra if own_noise else rows.extra
+        )
+
+    def test_several_targets_are_predicted_as_each_alone(self) -> None:
+        for kind, own_noise in product(self.kinds, (False, True)):
+            rows = self.several(kind, own_noise)
+            together = self.posterior(rows)
+            assert together.jitter >= 0.0
+            parts = [self.posterior(rows.of_target(k)) for k in range(3)]
+            mean = torch.stack([part.mean(self.queries) for part in parts], dim=1)
+            torch.testing.assert_close(together.mean(self.queries), mean, atol=1e-8, rtol=1e-8)
+            variance = torch.stack([part.variance(self.queries) for part in parts], dim=1)
+            found = together.variance(self.queries)
+            found = found if own_noise else found[:, None].expand(-1, 3)
+            torch.testing.assert_close(found, variance, atol=1e-8, rtol=1e-8)
+            covariance = torch.stack([part.covariance(self.queries) for part in parts], dim=2)
+            found = together.covariance(self.queries)
+            found = found if own_noise else found[:, :, None].expand(-1, -1, 3)
+            torch.testing.assert_close(found, covariance, atol=1e-7, rtol=1e-7)
+
+    def test_several_targets_are_held_out_as_each_alone(self) -> None:
+        index = torch.tensor([5, 2, 17])
+        for kind, own_noise in product(self.kinds, (False, True)):
+            rows = self.several(kind, own_noise)
+            together = self.posterior(rows).heldout(index)
+            for k in range(3):
+                alone = self.posterior(rows.of_target(k)).heldout(index)
+                torch.testing.assert_close(
+                    together.residual[:, k], alone.residual, atol=1e-8, rtol=1e-8
+                )
+                for part in ("slope", "variance"):
+                    found = getattr(together, part)
+                    found = found[:, k] if own_noise else found
+                    expected = getattr(alone, part)
+                    torch.testing.assert_close(found, expected, atol=1e-8, rtol=1e-8)
+
+    def test_several_targets_are_trained_by_the_mean_of_their_problems(self) -> None:
+        x = self.parameters
+        for kind, own_noise in product(self.kinds, (False, True)):
+            rows = self.several(kind, own_noise)
+            R = torch.as_tensor(np.random.default_rng(2).uniform(0.1, 2.0, size=(len(rows), 3)))
+            for objective in self.objectives:
+                together = self.make_engine(rows, 1e-8).problem(self.kernel, objective, R, None, x)
+                together.use_prior = False
+                parts = []
+                for k in range(3):
+                    engine = self.make_engine(rows.of_target(k), 1e-8)
+                    part = engine.problem(self.kernel, objective, R[:, k], None, x)
+                    part.use_prior = False
+                    parts.append(part(x))
+                value, gradient = together(x)
+                assert abs(value - np.mean([v for v, _ in parts])) < 1e-9, (kind, objective)
+                if self.exact_gradients:
+                    mean = np.mean([g for _, g in parts], axis=0)
+                    np.testing.assert_allclose(gradient, mean, rtol=1e-7, atol=1e-9)
 
     # --- other rows ------------------------------------------------------------------------------
 

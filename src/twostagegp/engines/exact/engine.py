@@ -27,6 +27,7 @@ from twostagegp.data.rows import Rows
 from twostagegp.engines.exact.blocked import BLOCKED_ROWS, BlockedFactor
 from twostagegp.engines.exact.large import BlockedInverse, LargeProblem
 from twostagegp.engines.exact.panels import CovariancePanels
+from twostagegp.engines.exact.several import SeveralPosterior, SeveralProblem
 from twostagegp.engines.memory import (
     can_grow,
     check_covariance_memory,
@@ -35,14 +36,14 @@ from twostagegp.engines.memory import (
 )
 from twostagegp.engines.problem import ObjectiveName, Problem
 from twostagegp.kernels import Kernel, Vector
-from twostagegp.numerics import objectives
+from twostagegp.numerics.held_out import Heldout, leave_out
 from twostagegp.numerics.linalg import (
     cholesky_inverse,
     cholesky_solve,
     extended_cholesky,
     safe_cholesky,
 )
-from twostagegp.numerics.objectives import Factored, Heldout
+from twostagegp.numerics.objectives import Factored
 
 __all__ = ["ExactEngine", "ExactPosterior", "Work"]
 
@@ -110,14 +111,18 @@ class ExactEngine:
     ) -> Problem:
         rows = self.rows if batch is None else self.rows.subset(batch)
         given = (kernel, rows, objective, R, self.noise_floor, self.use_prior)
+        if rows.several:
+            return SeveralProblem(*given)
         if len(rows) <= self.blocked_rows:
             return Problem(*given)
         return LargeProblem(*given, factor_dtype=self.factor_dtype)
 
-    def condition(self, kernel: Kernel, parameters: Vector) -> ExactPosterior:
+    def condition(self, kernel: Kernel, parameters: Vector) -> ExactPosterior | SeveralPosterior:
         if self.work is not None and len(self.rows) == self.work.full_rows:
             self.work.full_conditionings += 1
         parameters = np.asarray(parameters, dtype=np.float64)
+        if self.rows.extra.ndim == 2:
+            return SeveralPosterior(kernel, parameters, self.rows)
         return ExactPosterior(kernel, parameters, self.rows, self.factor_dtype, self.blocked_rows)
 
 
@@ -249,11 +254,11 @@ class ExactPosterior:
     def heldout(self, index: Tensor | None = None) -> Heldout:
         if len(self.rows) <= self.blocked_rows:
             f, s = self.factored()
-            held = objectives.heldout(f, self.rows, s)
+            held = leave_out(f, self.rows, s)
         else:
             inverse = self._blocked()
             inverse.alpha = self.alpha  # known already
-            held = objectives.heldout(inverse, self.rows, self._noises())
+            held = leave_out(inverse, self.rows, self._noises())
         return held if index is None else held.subset(index)
 
     def mean(self, X: Tensor) -> Tensor:

@@ -79,7 +79,9 @@ class BlockedInverse:
     @cached_property
     def alpha(self) -> Tensor:
         """The solution A t."""
-        return self.solve(self.t)
+        if self.t.ndim == 1:
+            return self.solve(self.t)
+        return torch.stack([self.solve(column) for column in self.t.T], dim=1)
 
     @cached_property
     def kappa(self) -> Tensor:

@@ -3,14 +3,7 @@ r"""The neighbour engine: every prediction from the k nearest training rows alon
 Neighbours are found in the kernel's own metric: inputs divided by its lengthscales, L1 for the
 Laplacian. A row that is held out is predicted from its k nearest *other* rows (without its whole
 group, where groups are given), which costs no more than a prediction. With k = n this is the exact
-engine. Rows with several copies follow ``rows.py``: one copy is left out, and its c - 1 twins see
-the point with noise :math:`s / (c - 1)`. With the latent prediction :math:`(\mu, v)` from the other
-rows this gives the residual and variance of a copy with deviation :math:`\delta`,
-
-.. math::
-
-    v' = \Big(\frac1v + \frac{c - 1}{s}\Big)^{-1}, \qquad
-    e = \frac{v'}{v} (t - \mu) + \Big(1 + \frac{v'}{s}\Big) \delta, \qquad V = v' + s .
+engine. Of a row with several copies one is left out (:mod:`twostagegp.numerics.held_out`).
 """
 
 from __future__ import annotations
@@ -31,10 +24,11 @@ from twostagegp.engines.metric import SETTLED, Metric
 from twostagegp.engines.neighbors.index import NeighborIndex, neighbor_index
 from twostagegp.engines.neighbors.local_gp import local_density, local_predict
 from twostagegp.engines.problem import ObjectiveName, Problem
+from twostagegp.engines.several import PerTargetPosterior, SumProblem
 from twostagegp.errors import InputError, MemoryBudgetError
 from twostagegp.kernels import Kernel, Vector
+from twostagegp.numerics.held_out import Heldout, copy_from_others
 from twostagegp.numerics.linalg import safe_cholesky
-from twostagegp.numerics.objectives import Heldout
 
 __all__ = ["NeighborEngine", "NeighborPosterior", "NeighborProblem"]
 
@@ -248,8 +242,10 @@ class NeighborEngine:
         R: Tensor | None = None,
         batch: Tensor | None = None,
         start: Vector | None = None,
-    ) -> NeighborProblem:
+    ) -> Problem:
         """Return the problem of predicting ``batch``, each row from its neighbours at ``start``."""
+        if self.rows.several:
+            return SumProblem.of(self, kernel, objective, R, batch, start, self.use_prior)
         theta = kernel.start() if start is None else start[:-1]
         index = torch.arange(len(self.rows), device=self.rows.X.device) if batch is None else batch
         find = self.near_before if objective == "nll" else self.near_rows
@@ -258,8 +254,13 @@ class NeighborEngine:
             batch=index, near=find(kernel, theta, index), metric=self.metric(kernel, theta),
         )  # fmt: skip
 
-    def condition(self, kernel: Kernel, parameters: Vector) -> NeighborPosterior:
-        return NeighborPosterior(kernel, np.asarray(parameters, dtype=np.float64), self)
+    def condition(
+        self, kernel: Kernel, parameters: Vector
+    ) -> NeighborPosterior | PerTargetPosterior:
+        parameters = np.asarray(parameters, dtype=np.float64)
+        if self.rows.extra.ndim == 2:
+            return PerTargetPosterior.of(self, kernel, parameters)
+        return NeighborPosterior(kernel, parameters, self)
 
 
 class NeighborPosterior:
@@ -346,13 +347,11 @@ class NeighborPosterior:
         near = self.engine.near_rows(self.kernel, self.parameters[:-1], index)
         rows = self.rows.subset(index)
         mu, v = local_predict(self.kernel, self.parameters, self.rows, near, rows.X)
-        s, c = self.noise + rows.extra, rows.c
-        twins = (c > 1.0) & (rows.groups is None)  # a group leaves with all its copies
-        v = torch.where(twins, torch.maximum(v, 1e-12 * s), v)
-        u = torch.where(twins, 1.0 / (1.0 / v + (c - 1.0) / s), v)
-        ratio = torch.where(twins, u / v, torch.ones_like(v))
-        slope = torch.where(twins, 1.0 + u / s, torch.ones_like(v))
-        return Heldout(ratio * (rows.t - mu), slope, u + s)
+        s = self.noise + rows.extra
+        ratio, slope, variance = copy_from_others(v, rows.c, s, rows.groups is not None)
+        if rows.several:
+            ratio = ratio[:, None]
+        return Heldout(ratio * (rows.t - mu), slope, variance)
 
     def drop_factor(self) -> None:
         """Nothing to forget: no factor outlives a prediction."""

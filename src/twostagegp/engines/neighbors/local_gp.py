@@ -23,6 +23,7 @@ from twostagegp.engines.problem import ObjectiveName
 from twostagegp.errors import NumericalError
 from twostagegp.kernels import Kernel, NamedKernel, Vector
 from twostagegp.kernels.batched import kernel_batch
+from twostagegp.numerics.held_out import LOG_2PI, copies_within, copy_from_others
 from twostagegp.numerics.linalg import batch_cholesky, batch_solve
 
 __all__ = ["is_compiled", "local_density", "local_predict"]
@@ -34,7 +35,6 @@ _SLICE = 256
 _ENTRIES = {"cpu": 1 << 20, "cuda": 1 << 27}
 #: At most so many for a GPyTorch kernel: autograd keeps a dozen matrices, or one a column.
 _GRAPH_ENTRIES = 1 << 24
-_LOG_2PI = math.log(2.0 * math.pi)
 
 
 def is_compiled(kernel: Kernel, rows: Rows) -> bool:
@@ -68,7 +68,9 @@ def local_predict(
 
     Returns
     -------
-    mean, variance : Tensors of shape (m,)
+    mean : Tensor of shape (m,), or (m, K) for K targets
+        Targets that share their noise share the factorisation.
+    variance : Tensor of shape (m,)
 
     Examples
     --------
@@ -82,7 +84,7 @@ def local_predict(
     >>> bool(abs(mean[0] - 0.55) < 1e-3), bool(0.0 < variance[0] < 1e-3)
     (True, True)
     """
-    if not is_compiled(kernel, rows):
+    if rows.several or not is_compiled(kernel, rows):
         return _torch_predict(kernel, parameters, rows, near, points)
     assert isinstance(kernel, NamedKernel)
     theta, noise = parameters[:-1], math.exp(parameters[-1])
@@ -119,7 +121,7 @@ class _Solved:
 def _condition(K: Tensor, rows: Rows, near: Tensor, noise: float) -> tuple[_Solved, Tensor]:
     """Solve with the leading k x k blocks of K (b, k+1, k+1); also which could be factorised."""
     missing, index = near < 0, near.long().clamp(min=0)
-    t = rows.t[index].masked_fill(missing, 0.0)
+    t = rows.t[index].masked_fill(missing if rows.t.ndim == 1 else missing[..., None], 0.0)
     weights = rows.c[index]
     noises = (noise + rows.extra[index]) / weights
     k = near.shape[1]
@@ -131,7 +133,7 @@ def _condition(K: Tensor, rows: Rows, near: Tensor, noise: float) -> tuple[_Solv
         kx.masked_fill_(missing, 0.0)
     L, fine = batch_cholesky(C)
     a, beta = batch_solve(L, kx), batch_solve(L, t)
-    mean = (kx * beta).sum(1)
+    mean = (kx * beta).sum(1) if beta.ndim == 2 else (kx[..., None] * beta).sum(1)
     variance = K[:, k, k] - (kx * a).sum(1)
     return _Solved(a, beta, mean, variance.clamp(min=0.0), weights), fine
 
@@ -183,7 +185,7 @@ def _one_factor(K: Tensor, rows: Rows, near: Tensor, noise: float) -> tuple[Tens
 def _torch_predict(
     kernel: Kernel, parameters: Vector, rows: Rows, near: Tensor, points: Tensor
 ) -> tuple[Tensor, Tensor]:
-    if points.device.type == "cuda" and not bool((near < 0).any()):
+    if points.device.type == "cuda" and not rows.several and not bool((near < 0).any()):
         return _fast_predict(kernel, parameters, rows, near, points)
     return _safe_predict(kernel, parameters, rows, near, points)
 
@@ -220,7 +222,7 @@ def _safe_predict(
     kernel: Kernel, parameters: Vector, rows: Rows, near: Tensor, points: Tensor
 ) -> tuple[Tensor, Tensor]:
     noise, k = math.exp(parameters[-1]), near.shape[1]
-    means, variances = [points.new_zeros(0)], [points.new_zeros(0)]
+    means, variances = [points.new_zeros(0, *rows.t.shape[1:])], [points.new_zeros(0)]
     for K, theirs in _matrices(kernel, parameters, rows, near, points):
         solved, fine = _condition(K, rows, theirs, noise)
         if not bool(fine.all()):
@@ -372,22 +374,14 @@ def _loss(
         s, c = level + own.extra, own.c
         if objective == "nll":
             V = variance + s / c
-            within = own.q / s + (c - 1.0) * s.log() + c.log() + c * _LOG_2PI
+            within, _ = copies_within(c, own.q, s)
             value = 0.5 * ((own.t - mean).square() / V + V.log() + within).sum()
             return float(value.detach()), *_derivatives(value, mean, variance, level)
-        twins = (c > 1.0) & (own.groups is None)
-        v = torch.where(twins, torch.maximum(variance, 1e-12 * s), variance)
-        safe = torch.where(twins, v, torch.ones_like(v))
-        u = 1.0 / (1.0 / safe + (c - 1.0).clamp(min=0.0) / s)
-        V = torch.where(twins, u, v) + s
-        if R is None:
-            e = own.t - mean
-            lone = c * e.square() + own.q
-            copies = c * (u / safe * e).square() + (1.0 + u / s).square() * own.q
-            Q = torch.where(twins, copies, lone)
-        else:
-            Q = R
-        value = 0.5 * (Q / V + c * (V.log() + _LOG_2PI)).sum()
+        ratio, slope, V = copy_from_others(variance, c, s, own.groups is not None)
+        Q = R
+        if Q is None:
+            Q = c * (ratio * (own.t - mean)).square() + slope.square() * own.q
+        value = 0.5 * (Q / V + c * (V.log() + LOG_2PI)).sum()
     return float(value.detach()), *_derivatives(value, mean, variance, level)
 
 

@@ -7,6 +7,7 @@ and keep groups together where groups are given.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 from twostagegp.runtime.prediction_checks import predict_with
 
-__all__ = ["RegressorMean", "assign_folds", "boosted_trees"]
+__all__ = ["RegressorMean", "assign_folds", "boosted_trees", "cross_predict", "fit_clone"]
 
 Array = NDArray[np.float64]
 
@@ -51,6 +52,65 @@ def assign_folds(
         fold_of[group] = np.argmin(load)
         load[fold_of[group]] += sizes[group]
     return fold_of[members.reshape(-1)]
+
+
+def cross_predict(
+    folds: NDArray[np.int64],
+    fit: Callable[[NDArray[np.bool_]], Any],
+    predict: Callable[[Any, NDArray[np.bool_]], Array],
+    heldout: Array,
+    asked: NDArray[np.bool_] | None = None,
+) -> Any:
+    """Predict every fold by a model that was fitted without it.
+
+    Parameters
+    ----------
+    folds : integer array of shape (n,)
+        Rows in no fold (-1) are trained on and never held out.
+    fit : callable
+        Returns a model of the rows of a mask.
+    predict : callable
+        Returns predictions of a model for the rows of a mask.
+    heldout : array of shape (n, ...)
+        Filled in.
+    asked : bool array of shape (n,), optional
+        Rows whose predictions are needed, all by default.
+
+    Returns
+    -------
+    model
+        Of the last fold; None if there was none to predict.
+
+    Examples
+    --------
+    >>> values, heldout = np.array([1.0, 2.0, 6.0]), np.zeros(3)
+    >>> def predict(mean, out):
+    ...     return np.full(out.sum(), mean)
+    >>> _ = cross_predict(np.arange(3), lambda rows: values[rows].mean(), predict, heldout)
+    >>> heldout.tolist()
+    [4.0, 3.5, 1.5]
+    """
+    model = None
+    for fold in np.unique(folds[folds >= 0]):
+        out = folds == fold
+        wanted = out if asked is None else out & asked
+        if wanted.any():
+            model = fit(~out)
+            heldout[wanted] = predict(model, wanted)
+    return model
+
+
+def fit_clone(model: Any, X: Array, y: Any, weight: Array, random_state: int) -> Any:
+    """Fit a clone of a scikit-learn estimator, with weights only if some are not one.
+
+    A ``random_state`` that the estimator leaves open becomes ``random_state``.
+    """
+    model = clone(model)
+    if "random_state" in model.get_params() and model.get_params()["random_state"] is None:
+        model.set_params(random_state=random_state)
+    if np.all(weight == 1.0) or not has_fit_parameter(model, "sample_weight"):
+        return model.fit(X, y)
+    return model.fit(X, y, sample_weight=weight)
 
 
 class RegressorMean:
@@ -91,27 +151,23 @@ class RegressorMean:
         self.label = type(regressor).__name__
         self.takes_weights = has_fit_parameter(regressor, "sample_weight")
         self.ignored_weights = not self.takes_weights and not bool(np.all(weight == 1.0))
-        self.heldout_residuals = np.full(len(y), np.nan)
-        asked = np.ones(len(y), dtype=bool)
+        asked = None
         if wanted is not None:
             asked = np.zeros(len(y), dtype=bool)
             asked[wanted] = True
-        model = None
-        for fold in np.unique(folds[folds >= 0]):
-            inside, out = folds != fold, (folds == fold) & asked
-            if not out.any():
-                continue
-            model = self._fit(X[inside], y[inside], weight[inside])
-            self.heldout_residuals[out] = y[out] - np.asarray(model.predict(X[out])).reshape(-1)
-        self.model = self._fit(X, y, weight) if refit or model is None else model
 
-    def _fit(self, X: Array, y: Array, weight: Array) -> Any:
-        model = clone(self.regressor)
-        if "random_state" in model.get_params() and model.get_params()["random_state"] is None:
-            model.set_params(random_state=self.random_state)
-        if np.all(weight == 1.0) or not self.takes_weights:
-            return model.fit(X, y)
-        return model.fit(X, y, sample_weight=weight)
+        def fit(inside: NDArray[np.bool_]) -> Any:
+            return fit_clone(regressor, X[inside], y[inside], weight[inside], random_state)
+
+        def predict(fitted: Any, out: NDArray[np.bool_]) -> Array:
+            return np.asarray(fitted.predict(X[out])).reshape(-1)
+
+        predicted = np.full(len(y), np.nan)
+        model = cross_predict(folds, fit, predict, predicted, asked)
+        self.heldout_residuals = y - predicted
+        if refit or model is None:
+            model = fit_clone(regressor, X, y, weight, random_state)
+        self.model = model
 
     def predict(self, X: Tensor) -> Tensor:
         """Prediction at standardised inputs, shape (n,)."""
