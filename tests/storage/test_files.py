@@ -43,8 +43,8 @@ from twostagegp.pipeline.settings import SampleSettings, Settings
 from twostagegp.search import stages
 from twostagegp.search.settings import SearchSettings
 from twostagegp.storage import folder as folder_module
-from twostagegp.storage.estimators import dump_estimator, load_estimator
 from twostagegp.storage.folder import MANIFEST, read_files, read_manifest, write_folder
+from twostagegp.storage.sklearn_estimators import dump_estimator, load_estimator
 
 DATA = Path(__file__).parents[1] / "data"
 N, D = 60, 3
@@ -742,7 +742,7 @@ def test_links_are_refused(forge, tmp_path):
 
 
 def test_other_formats_are_told_from_damage(forge):
-    for version in (2, 0, "1", True, None, [1]):
+    for version in (3, 0, "1", True, None, [1]):
         path = forge("gpnn", lambda files: files, {"format": version, "library": "9.9"})
         with pytest.raises(ModelFileError, match=r"9\.9"):
             twostagegp.load(path)

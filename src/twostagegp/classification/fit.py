@@ -100,6 +100,10 @@ class ClassFit:
 class GPMember:
     """The mean of the single-stage Gaussian process, as a member of the stack."""
 
+    latents: ExactLatents | LocalLatents
+    heldout: Array
+    label: str
+
     def __init__(
         self, table: ClassTable, options: ClassOptions, sample: Index, rng: np.random.Generator
     ) -> None:

@@ -38,6 +38,15 @@ _ABSENT = 1e12
 class LocalRows:
     """Rows in a view, scaled by a kernel's lengthscales, with an index over them."""
 
+    table: ClassTable
+    view: View
+    kernel: Kernel
+    theta: Vector
+    k: int
+    constant: float
+    c: Tensor
+    _index: NeighborIndex | None = None
+
     def __init__(
         self,
         table: ClassTable,
@@ -51,7 +60,6 @@ class LocalRows:
         self.k = min(n_neighbors, len(table))
         self.constant = constant
         self.c = table.tensor(table.c)
-        self._index: NeighborIndex | None = None
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_index": None}

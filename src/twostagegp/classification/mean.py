@@ -120,7 +120,7 @@ class ClassMean:
     tried : list of Tried
     """
 
-    members: list[Any]
+    members: list[Member]
     pool: Pool
     heldout: Array
     view: View
@@ -181,6 +181,15 @@ def solve_ridge(
 class ExactRidge:
     """A kernel ridge regression of all classes on all rows."""
 
+    view: View
+    kernel: Kernel
+    parameters: Vector
+    label: str
+    table: ClassTable
+    jitter: float
+    alpha: Tensor
+    heldout: Array
+
     def __init__(
         self, view: View, kernel: Kernel, parameters: Vector, table: ClassTable, sample: Index
     ) -> None:
@@ -203,6 +212,15 @@ class ExactRidge:
 
 class NeighborRidge:
     """The same ridge, solved for every point on its nearest rows."""
+
+    view: View
+    kernel: Kernel
+    parameters: Vector
+    label: str
+    rows: LocalRows
+    noise: float
+    T: Tensor
+    heldout: Array
 
     def __init__(
         self,
@@ -375,8 +393,24 @@ def _refit_ridge(table: ClassTable, ridge: _Ridge, parameters: Vector, folds: In
 # --- classifiers ---------------------------------------------------------------------------------
 
 
+class Classifier(Protocol):
+    """A scikit-learn classifier, or an object with the same interface."""
+
+    classes_: NDArray[Any]
+
+    def predict_proba(self, X: Any) -> Any:
+        """Return one probability per row and class."""
+
+
 class CrossFitted:
     """Any scikit-learn classifier, with log probabilities of rows that it has not seen."""
+
+    view: View | None
+    label: str
+    prior: Array
+    takes_weights: bool
+    heldout: Array
+    model: Classifier | None
 
     def __init__(
         self, model: Any, view: View | None, table: ClassTable, folds: Index, sample: Index

@@ -176,6 +176,15 @@ def train_latents(
 class ExactLatents:
     """All latent functions conditioned on all rows; moments in the units of the latents."""
 
+    table: ClassTable
+    trained: TrainedKernel
+    jitter: float
+    members: list[Tensor]
+    T: Tensor
+    alpha: Tensor
+    A: Tensor
+    factors: list[Tensor]
+
     def __init__(self, table: ClassTable, trained: TrainedKernel) -> None:
         self.table, self.trained = table, trained
         self.members = [
@@ -200,7 +209,7 @@ class ExactLatents:
         del K
         self.A = torch.cholesky_inverse(L)
         del L
-        self.factors: list[Tensor] = []
+        self.factors = []
         for rows in self.members:
             D = -self.A[rows[:, None], rows]
             D.diagonal().add_(c[rows] / (s0 - s1))
@@ -302,6 +311,12 @@ def refit_latents(
 
 class LocalLatents:
     """The same from the nearest rows of every point."""
+
+    table: ClassTable
+    trained: TrainedKernel
+    rows: LocalRows
+    noise: Tensor
+    T: Tensor
 
     def __init__(self, table: ClassTable, trained: TrainedKernel, n_neighbors: int) -> None:
         self.table, self.trained = table, trained

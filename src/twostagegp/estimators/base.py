@@ -62,10 +62,12 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
     random_state: Any
     verbose: int
     missing: str
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
     columns_: TableEncoder | None
     fitted_: FittedRegression
-    fit_report_: Any
-    search_: Any
+    fit_report_: FitReport | list[FitReport]
+    search_: SearchRecord | list[SearchRecord]
 
     # --- what a regressor defines ----------------------------------------------------------------
 

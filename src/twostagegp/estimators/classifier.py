@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 from twostagegp.classification.calibration import LatentScale
 from twostagegp.classification.certainty import leading_pvalues
 from twostagegp.classification.fit import ClassOptions, fit_classes
-from twostagegp.classification.mean import ClassMean
+from twostagegp.classification.mean import ClassMean, Tried
 from twostagegp.classification.probability import (
     mean_softmax,
     quadrature_softmax,
@@ -243,6 +243,14 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
         **SHARED_CONSTRAINTS,
     }
 
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
+    columns_: TableEncoder | None
+    classes_: NDArray[Any]
+    fitted_: FittedClasses
+    search_: list[Tried]
+    fit_report_: ClassReport
+
     def __init__(
         self,
         stages: int = 2,
@@ -354,7 +362,6 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
         """
         begin = time.perf_counter()
         with unchanged_on_error(self):
-            self.columns_: TableEncoder | None
             check_parameters(self)
             _refuse_dask(X, y)
             table_in, y = training_table(self, X, y, dtype=np.float64, ensure_all_finite=False)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from copy import copy
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,9 @@ import pandas as pd
 import torch
 
 from twostagegp.errors import ModelFileError
-from twostagegp.storage.encoding import ARRAY_TYPES, fits, kind_of
+from twostagegp.storage.encoding import ARRAY_TYPES
 from twostagegp.storage.gpytorch_modules import make_module
+from twostagegp.storage.kinds import kind_of, matches
 from twostagegp.storage.registry import PARTS
 
 __all__ = ["Decoder"]
@@ -66,31 +66,25 @@ class Decoder:
             raise _bad(f"a part of the class {str(name)[:60]!r}, which is not one of ours")
         fields: dict[str, Any] = {}
         for key, held in state.items():
-            kinds = part.kinds(key)
-            if kinds is None:
-                raise _bad(f"a {name} with {key[:60]!r}")
-            if held is None and key in part.factors and "none" not in kinds:
-                continue  # dropped in the fit, not to be computed again
+            if key not in part.fields:
+                raise _bad(f"a {name} with a field {key[:60]!r}")
+            annotation = part.fields[key].annotation
+            if held is None and key in part.factors and not matches(None, annotation):
+                continue  # the fit had dropped it
             value = self.value(held)
-            if not fits(kind_of(value), kinds):
+            if not matches(value, annotation):
                 raise _bad(f"a {name} whose {key} is of the kind {kind_of(value)!r}")
             fields[key] = value
-        missing = part.missing(set(state))
-        if missing:
-            raise _bad(f"a {name} without {', '.join(sorted(missing))}")
-        for key, default in part.defaults:
-            if not (part.front_door and key in part.fitted and not set(state) & part.fitted):
-                fields.setdefault(key, copy(default))
-        cls = part.load_class(name)
-        if part.make is not None:
-            made = part.make(cls, fields)
-        else:
-            made = cls.__new__(cls)
-            made.__dict__.update(fields)
-        if part.check is not None and not (part.front_door and not set(state) & part.fitted):
+        for key, field in part.absent(set(state)).items():
+            default = None if field.default is None else field.default()
+            if field.default is None or not matches(default, field.annotation):
+                raise _bad(f"a {name} without {key}")
+            fields[key] = default
+        made = part.make_object(fields)
+        if part.check is not None and not part.is_unfitted(set(state)):
             part.check(made)
-        if part.rebuild is not None and any(key not in state for key in part.factors):
-            part.rebuild(made)
+        if part.rebuild and not set(part.factors) <= set(state):
+            getattr(made, part.rebuild)()
         return made
 
     def value(self, node: Any, depth: int = 0) -> Any:

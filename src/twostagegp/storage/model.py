@@ -14,12 +14,14 @@ from sklearn.utils.validation import check_is_fitted
 from twostagegp.errors import MemoryBudgetError, ModelFileError
 from twostagegp.runtime.optional import require
 from twostagegp.storage.folder import read_files, read_manifest, write_folder
-from twostagegp.storage.upgrades import from_format_1
+from twostagegp.storage.upgrades import from_format_1, from_format_2
 
 __all__ = ["FORMAT", "load", "save_model"]
 
-#: Version of the format that is written; ``_UPGRADES`` has those that are read.
+#: Version of the format that is written.
 FORMAT = 2
+#: Formats that are read, with the function that rewrites the parts of each as they are written now.
+_UPGRADES: dict[int, Callable[[Any], Any]] = {1: from_format_1, 2: from_format_2}
 #: Largest structure that is read.
 _MODEL_BYTES = 1 << 30
 
@@ -36,17 +38,18 @@ def save_model(
     kept in the manifest for programs that read tables, and plays no part in :func:`load`.
     """
     from twostagegp import __version__
-    from twostagegp.storage.encoding import Encoder, registered
-    from twostagegp.storage.estimators import dump_estimator
-    from twostagegp.storage.registry import FRONT_DOORS
+    from twostagegp.storage.encoding import Encoder
+    from twostagegp.storage.kinds import find_part
+    from twostagegp.storage.registry import ESTIMATORS
+    from twostagegp.storage.sklearn_estimators import dump_estimator
 
     safetensors = require("safetensors.numpy", "files")
     check_is_fitted(model)
     name = type(model).__name__
-    if name not in FRONT_DOORS or registered(model) is None:
+    if name not in ESTIMATORS or find_part(model) is None:
         raise ModelFileError(
             f"{type(model).__module__}.{name} is a class derived from one of ours; a file holds "
-            f"{', '.join(FRONT_DOORS)} themselves only."
+            f"{', '.join(ESTIMATORS)} themselves only."
         )
     encoder = Encoder(include_factors)
     encoder.part(model, name)
@@ -148,12 +151,12 @@ def _read(
     manifest: Mapping[str, Any],
     files: Mapping[str, bytes],
     device: Any,
-    upgrade: Callable[[Any], Any] | None,
+    upgrade: Callable[[Any], Any],
 ) -> Any:
     """Make the model of the files; ``upgrade`` rewrites the parts of an older format."""
     from twostagegp.storage.decoding import Decoder
-    from twostagegp.storage.estimators import load_estimator
-    from twostagegp.storage.registry import FRONT_DOORS
+    from twostagegp.storage.registry import ESTIMATORS
+    from twostagegp.storage.sklearn_estimators import load_estimator
 
     if len(files["model"]) > _MODEL_BYTES:
         raise ModelFileError("its structure is too large.")
@@ -165,10 +168,9 @@ def _read(
         key: value if value.flags.writeable else value.copy() for key, value in loaded.items()
     }
     estimators = [load_estimator(files[f"sklearn-{k}"]) for k in range(len(files) - 2)]
-    parts = structure["parts"] if upgrade is None else upgrade(structure["parts"])
-    model = Decoder(arrays, estimators, device).parts(parts)
+    model = Decoder(arrays, estimators, device).parts(upgrade(structure["parts"]))
     name = type(model).__name__
-    if name not in FRONT_DOORS or name != manifest.get("class"):
+    if name not in ESTIMATORS or name != manifest.get("class"):
         raise ModelFileError(f"it describes a {name} instead of a {manifest.get('class')}.")
     _try(model)
     return model
@@ -212,7 +214,3 @@ def _try(model: Any) -> None:
     fine = all(each.shape == shape and np.isfinite(each).all() for each in answers)
     if not fine:
         raise ModelFileError("its predictions are of another shape, or not finite.")
-
-
-#: Formats that are read, and how the parts of each become those of the present one.
-_UPGRADES: dict[int, Callable[[Any], Any] | None] = {1: from_format_1, FORMAT: None}

@@ -49,7 +49,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import threadpool_limits
 
 from twostagegp.data.rows import Rows
-from twostagegp.engines.exact.engine import ExactEngine
+from twostagegp.engines.exact.engine import ExactEngine, ExactPosterior
 from twostagegp.errors import NotFittableError, TwoStageGPError
 from twostagegp.kernels import NamedKernel
 from twostagegp.pipeline.mean.crossfit import RegressorMean
@@ -238,6 +238,15 @@ class ScaleRidge:
         Where it is trained.
     """
 
+    label: str
+    on_inputs: bool
+    posterior: ExactPosterior
+    heldout: Array
+    _centre: float | Array
+    _spread: float | Array
+    _t_mean: float
+    _t_spread: float
+
     def __init__(
         self,
         label: str,
@@ -324,6 +333,8 @@ class ScaleTrees:
     """Boosted trees on log z-squares, from the inputs and what the fit says of a row."""
 
     label = "trees"
+    model: RegressorMean
+    heldout: Array
 
     def __init__(
         self,

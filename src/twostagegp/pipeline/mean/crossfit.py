@@ -7,7 +7,7 @@ and keep groups together where groups are given.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 from twostagegp.runtime.finite import predict_with
 
-__all__ = ["RegressorMean", "assign_folds", "boosted_trees"]
+__all__ = ["Regressor", "RegressorMean", "assign_folds", "boosted_trees"]
 
 Array = NDArray[np.float64]
 
@@ -53,6 +53,16 @@ def assign_folds(
     return fold_of[members.reshape(-1)]
 
 
+class Regressor(Protocol):
+    """A scikit-learn regressor, or an object with the same interface."""
+
+    def fit(self, X: Any, y: Any, **options: Any) -> Any:
+        """Fit the regressor and return it."""
+
+    def predict(self, X: Any, **options: Any) -> Any:
+        """Return predictions, shape (n,)."""
+
+
 class RegressorMean:
     """A scikit-learn regressor as a mean model, with cross-fitted residuals.
 
@@ -74,6 +84,14 @@ class RegressorMean:
     refit : bool
         False keeps the model of the only fold instead of fitting all rows once more.
     """
+
+    regressor: Regressor
+    model: Regressor
+    label: str
+    random_state: int
+    takes_weights: bool
+    ignored_weights: bool
+    heldout_residuals: Array
 
     def __init__(
         self,
