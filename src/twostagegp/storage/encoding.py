@@ -1,8 +1,8 @@
 """From a fitted model to JSON, arrays and scikit-learn parts.
 
-Objects of ours become entries of one list, each after what it refers to, so that a reference is the
-number of an earlier entry, nothing can refer to itself and nothing is written twice. An array that
-several parts share, as numbers or as a tensor, is stored once.
+Objects of this package become entries of one list, each after those that it refers to: a reference
+is the number of an earlier entry, no entry refers to itself, and none is written twice. An array
+that several parts share, as an array or as a tensor, is stored once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PLAIN = frozenset({"bool", "int", "float", "str", "none", "list", "tuple", "dic
 
 
 class Encoder:
-    """Collects what a model is made of."""
+    """Collects the parts, arrays and scikit-learn estimators of a model."""
 
     def __init__(self, include_factors: bool) -> None:
         self.include_factors = include_factors
