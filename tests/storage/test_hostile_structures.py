@@ -66,6 +66,7 @@ HOSTILE = {
     ),
     "a number as a list": lambda p: _set(p, "FitReport", "warnings", 1),
     "another type in a list": lambda p: _set(p, "FitReport", "warnings", [1]),
+    "an update that is a number": lambda p: _set(p, "FitReport", "updates", [3]),
     "another type in a dictionary": lambda p: _set(
         p, "FitReport", "seconds", {"dict": [["fit", "x"]]}
     ),

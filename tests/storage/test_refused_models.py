@@ -65,6 +65,9 @@ def test_what_a_file_does_not_hold_is_said(models, tmp_path):
     with pytest.raises(ModelFileError, match="remark is no attribute"):
         model.save(tmp_path / "model")
     del model.remark
+    model.fit_report_.updates = [3]
+    with pytest.raises(ModelFileError, match=r"FitReport.updates is \[3\], not of the type list"):
+        model.save(tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
 
 

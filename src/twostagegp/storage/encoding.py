@@ -199,7 +199,7 @@ def _reason(value: Any, where: str, annotation: Any = None) -> str:
     if isinstance(value, BaseEstimator) and type(value).__name__ in ESTIMATORS:
         return f"{where} is {name}, a class derived from one of ours; only ours can be saved."
     if kind_of(value) in _PLAIN:
-        return f"{where} is {value!r:.80}, which is not of the type {annotation} and is not saved."
+        return f"{where} is {value!r:.80}, not of the type {annotation}, and cannot be saved."
     return (
         f"{where} is of the type {name}, which cannot be saved: a file holds parts of this "
         "package, and scikit-learn estimators and GPyTorch kernels of known types (docs/files.md)."
