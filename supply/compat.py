@@ -35,7 +35,7 @@ TESTS = (
     "numerics/test_linalg.py",
     "numerics/test_objectives.py",
     "engines/test_neighbor_engine.py",
-    "storage/test_files.py",
+    "storage/test_round_trip.py",
     "cli/test_cli.py",
     "cli/test_cli_tables.py",
     "distributed/test_dask.py",

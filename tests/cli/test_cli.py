@@ -314,7 +314,7 @@ def test_predict_explains_invalid_arguments(folder, tmp_path):
     assert "is the input file" in fails(*arguments, "-o", new)
     assert "is a folder" in fails(*arguments, "-o", _folder(tmp_path / "f.csv"))
     assert "is not a folder" in fails("predict", new, new, "-o", out)
-    assert "not there" in fails("predict", tmp_path, new, "-o", out)
+    assert "does not exist" in fails("predict", tmp_path, new, "-o", out)
     assert "does not exist" in fails("predict", folder / "model", tmp_path / "x.csv", "-o", out)
     assert out.read_text() == "old"
     assert not list(tmp_path.glob(".*"))

@@ -237,7 +237,7 @@ def test_a_scale_of_zero_is_refused(spoil):
     def change(arrays, parts):
         arrays[_array(parts, "Scaling", "x_scale")][0] = 0.0
 
-    with pytest.raises(ModelFileError, match="a scaling that is none"):
+    with pytest.raises(ModelFileError, match="a scale that is not positive"):
         twostagegp.load(spoil("old", arrays=change))
 
 
@@ -246,13 +246,13 @@ def test_a_whitening_of_another_shape_is_refused_before_anything_is_compiled_for
         name = _array(parts, "Whitening", "matrix")
         arrays[name] = arrays[name][None]
 
-    with pytest.raises(ModelFileError, match="a whitening of other columns"):
+    with pytest.raises(ModelFileError, match="whitening has a matrix of the shape"):
         twostagegp.load(spoil("gpnn", arrays=change))
 
 
 def test_an_axis_too_many_that_one_row_would_hide_is_found(spoil):
     def change(arrays, parts):
-        name = _array(parts, "ExactLatents", "alpha")
+        name = _array(parts, "SeveralPosterior", "alpha")
         arrays[name] = arrays[name][None]
 
     with pytest.raises(ModelFileError):
@@ -264,15 +264,15 @@ def test_a_stack_with_a_weight_too_many_is_refused(spoil):
         name = _array(parts, "StackedMean", "weights")
         arrays[name] = np.append(arrays[name], 0.0)
 
-    with pytest.raises(ModelFileError, match="other weights than models"):
+    with pytest.raises(ModelFileError, match="one weight for each of its"):
         twostagegp.load(spoil("old", arrays=change))
 
 
 def test_draws_that_are_no_numbers_are_refused(spoil):
     def change(arrays, parts):
-        arrays[_array(parts, "TwoStageGPClassifier", "_draws")][0, 0] = np.nan
+        arrays[_array(parts, "FittedClasses", "draws")][0, 0] = np.nan
 
-    with pytest.raises(ModelFileError, match="draws that are none"):
+    with pytest.raises(ModelFileError, match="draws are not finite"):
         twostagegp.load(spoil("classes", arrays=change))
 
 
@@ -302,7 +302,7 @@ def test_a_model_beyond_the_memory_is_refused_with_the_numbers_and_the_folder(mo
     def refuse(*arguments):
         plan_factor(10**6, torch.device("cpu"), torch.float64)
 
-    monkeypatch.setattr("twostagegp.storage.model._try", refuse)
+    monkeypatch.setattr("twostagegp.storage.trial.check_predictions", refuse)
     monkeypatch.setattr("twostagegp.engines.memory.available_bytes", lambda device: 1 << 30)
     told = r"old cannot be loaded: an exact fit of 1000000 distinct rows needs .* device='cuda'\.$"
     with pytest.raises(MemoryBudgetError, match=told):
@@ -322,7 +322,7 @@ def test_memory_that_an_allocator_refuses_is_no_damaged_model(models, monkeypatc
     def refuse(*arguments):
         raise error
 
-    monkeypatch.setattr("twostagegp.storage.model._try", refuse)
+    monkeypatch.setattr("twostagegp.storage.trial.check_predictions", refuse)
     with pytest.raises(MemoryBudgetError, match="old needs more memory than there is on cpu"):
         twostagegp.load(models / "old")
 

@@ -7,7 +7,7 @@ row's fold.
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,19 @@ from twostagegp.pipeline.mean.crossfit import cross_predict, fit_clone
 from twostagegp.pipeline.settings import ClassSettings
 from twostagegp.runtime.prediction_checks import predict_with
 
-__all__ = ["CrossFitted", "logistic_member"]
+__all__ = ["Classifier", "CrossFitted", "logistic_member"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
+
+
+class Classifier(Protocol):
+    """A scikit-learn classifier, or an object with the same interface."""
+
+    classes_: NDArray[Any]
+
+    def predict_proba(self, X: Any) -> Any:
+        """Return one probability per row and class."""
 
 
 class CrossFitted:
@@ -45,6 +54,14 @@ class CrossFitted:
     seed : int
         For clones that take a ``random_state`` and have none.
     """
+
+    view: View | None
+    label: str
+    prior: Array
+    prior_share: float
+    takes_weights: bool
+    heldout: Array
+    model: Classifier | None
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,7 @@ class ClassMean:
     tried : list of Tried
     """
 
-    members: list[Any]
+    members: list[Member]
     pool: Pool
     heldout: Array
     view: View
@@ -100,7 +100,7 @@ def fit_class_mean(
     classifiers = [each for each in wanted if hasattr(each, "predict_proba")]
     stack = wanted == ["stack"]
     folds = assign_folds(len(table), settings.folds, rng, table.groups)
-    members: list[Any] = list(further)
+    members: list[Member] = list(further)
     tried: list[Tried] = []
     view = table.views[0]
     if len(view.columns) == 0:
@@ -125,7 +125,7 @@ def fit_class_mean(
 
 
 def _pooled(
-    members: list[Any],
+    members: list[Member],
     table: ClassTable,
     sample: Index,
     view: View,

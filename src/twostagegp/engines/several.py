@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,11 +17,9 @@ from torch import Tensor
 
 from twostagegp.data.rows import Rows
 from twostagegp.engines.problem import ObjectiveName, Problem
+from twostagegp.engines.protocol import Engine, Posterior
 from twostagegp.kernels import Kernel, Vector
 from twostagegp.numerics.held_out import Heldout
-
-if TYPE_CHECKING:
-    from twostagegp.engines.protocol import Engine
 
 __all__ = ["PerTargetPosterior", "SumProblem", "split_targets"]
 
@@ -86,7 +83,10 @@ class PerTargetPosterior:
     ``rows`` are those of all targets; kernel and parameters are common.
     """
 
-    def __init__(self, posteriors: Sequence[Any], rows: Rows) -> None:
+    posteriors: list[Posterior]
+    rows: Rows
+
+    def __init__(self, posteriors: Sequence[Posterior], rows: Rows) -> None:
         self.posteriors, self.rows = list(posteriors), rows
 
     @classmethod
@@ -98,35 +98,31 @@ class PerTargetPosterior:
 
     @property
     def kernel(self) -> Kernel:
-        kernel: Kernel = self.posteriors[0].kernel
-        return kernel
+        return self.posteriors[0].kernel
 
     @property
     def parameters(self) -> Vector:
-        parameters: Vector = self.posteriors[0].parameters
-        return parameters
+        return self.posteriors[0].parameters
 
     @property
     def noise(self) -> float:
-        return float(self.posteriors[0].noise)
+        return self.posteriors[0].noise
 
     @property
     def jitter(self) -> float:
-        return max(float(posterior.jitter) for posterior in self.posteriors)
+        return max(posterior.jitter for posterior in self.posteriors)
 
     def mean(self, X: Tensor) -> Tensor:
         return torch.stack([posterior.mean(X) for posterior in self.posteriors], dim=1)
 
     def variance(self, X: Tensor) -> Tensor:
         if self.rows.extra.ndim == 1:
-            variance: Tensor = self.posteriors[0].variance(X)
-            return variance
+            return self.posteriors[0].variance(X)
         return torch.stack([posterior.variance(X) for posterior in self.posteriors], dim=1)
 
     def covariance(self, X: Tensor) -> Tensor:
         if self.rows.extra.ndim == 1:
-            covariance: Tensor = self.posteriors[0].covariance(X)
-            return covariance
+            return self.posteriors[0].covariance(X)
         return torch.stack([posterior.covariance(X) for posterior in self.posteriors], dim=2)
 
     def heldout(self, index: Tensor | None = None) -> Heldout:

@@ -57,9 +57,11 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
     random_state: Any
     verbose: int
     missing: str
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
     columns_: TableEncoder | None
     fitted_: FittedRegression
-    fit_report_: Any
+    fit_report_: FitReport | list[FitReport]
 
     # --- what a regressor defines ----------------------------------------------------------------
 
@@ -179,8 +181,8 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
     @property
     def search_(self) -> Any:
         """Every candidate kernel of both stages: a SearchRecord, or a list with one per target."""
-        fits = self.fitted_.fits
-        reports = [self.fit_report_] if self.fitted_.is_1d else self.fit_report_
+        fits, found = self.fitted_.fits, self.fit_report_
+        reports = found if isinstance(found, list) else [found]
         return self.fitted_.per_target(
             [
                 SearchRecord(report.candidates + report.variance_candidates, *fit.searches)

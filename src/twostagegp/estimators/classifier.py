@@ -40,6 +40,7 @@ from twostagegp.data.dask_detection import is_dask
 from twostagegp.engines.memory import check_dense_memory, dense_bytes
 from twostagegp.errors import InputError
 from twostagegp.estimators import shortcuts
+from twostagegp.estimators.fit_report import FitReport
 from twostagegp.estimators.fitted import FittedClasses
 from twostagegp.estimators.reporting import announce, class_candidates, class_report
 from twostagegp.estimators.validation import (
@@ -186,6 +187,13 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
         **SHARED_CONSTRAINTS,
     }
 
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
+    columns_: TableEncoder | None
+    classes_: NDArray[Any]
+    fitted_: FittedClasses
+    fit_report_: FitReport
+
     def __init__(
         self,
         stages: int = 2,
@@ -297,7 +305,6 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
         """
         begin = time.perf_counter()
         with unchanged_on_error(self):
-            self.columns_: TableEncoder | None
             check_parameters(self)
             _refuse_dask(X, y)
             table_in, y = training_table(self, X, y, dtype=np.float64, ensure_all_finite=False)

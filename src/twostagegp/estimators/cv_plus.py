@@ -46,7 +46,7 @@ from twostagegp.errors import InputError, TwoStageGPWarning
 from twostagegp.estimators import shortcuts
 from twostagegp.estimators.validation import Where, at_least, check_parameters
 from twostagegp.pipeline.mean.build import is_regressor_like
-from twostagegp.pipeline.mean.crossfit import assign_folds
+from twostagegp.pipeline.mean.crossfit import Regressor, assign_folds
 from twostagegp.runtime.prediction_checks import predict_with, require_finite
 from twostagegp.runtime.transaction import unchanged_on_error
 
@@ -112,6 +112,13 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         "random_state": ["random_state"],
     }
 
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
+    folds_: NDArray[np.int64]
+    estimator_: Regressor
+    estimators_: list[Regressor]
+    scores_: Array
+
     def __init__(self, estimator: Any = None, n_folds: int = 10, random_state: Any = None) -> None:
         self.estimator = estimator
         self.n_folds = n_folds
@@ -149,12 +156,10 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
             labels = check_groups(groups, len(y))
             rng = check_random_state(self.random_state)
             generator = np.random.default_rng(int(rng.randint(2**31 - 1)))
-            self.folds_: NDArray[np.int64] = assign_folds(
-                len(y), int(self.n_folds), generator, labels
-            )
-            self.estimator_: Any = self._fit(X, y, labels, encode)
-            self.estimators_: list[Any] = []
-            self.scores_: Array = np.empty(len(y))
+            self.folds_ = assign_folds(len(y), int(self.n_folds), generator, labels)
+            self.estimator_ = self._fit(X, y, labels, encode)
+            self.estimators_ = []
+            self.scores_ = np.empty(len(y))
             for fold in range(int(self.folds_.max()) + 1):
                 out = self.folds_ == fold
                 rest = None if labels is None else labels[~out]

@@ -98,7 +98,7 @@ class FittedTarget:
     """
 
     data: Prepared
-    fit: Any
+    fit: TargetFit
 
     def standardized(self, X: Array) -> Tensor:
         """Return encoded inputs as the fit expects them: columns in use, standardised."""
@@ -131,7 +131,7 @@ class FittedRegression:
 
     targets: tuple[FittedTarget, ...]
     is_1d: bool
-    remote: Any = None
+    remote: RemoteRows | None = None
 
     @property
     def data(self) -> list[Prepared]:

@@ -28,6 +28,7 @@ class Kernel(ABC):
 
     name: str
     ard: bool
+    n_features: int
 
     @property
     @abstractmethod

@@ -29,6 +29,7 @@ class LinearKernel(Kernel):
 
     name = "linear"
     ard = False
+    n_features: int
 
     def __init__(self, n_features: int) -> None:
         self.n_features = n_features

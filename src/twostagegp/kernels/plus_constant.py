@@ -32,6 +32,7 @@ class PlusConstant(Kernel):
     def __init__(self, kernel: Kernel, constant: float) -> None:
         self.kernel, self.constant = kernel, constant
         self.name, self.ard = kernel.name, kernel.ard
+        self.n_features = kernel.n_features
 
     @property
     def size(self) -> int:

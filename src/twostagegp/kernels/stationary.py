@@ -55,6 +55,10 @@ class NamedKernel(Kernel):
     torch.Size([2, 2])
     """
 
+    n_features: int
+    shape: Vector | None
+    metric: int
+
     def __init__(
         self, name: str, n_features: int, ard: bool = False, shape: Vector | None = None
     ) -> None:

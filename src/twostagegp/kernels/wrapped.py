@@ -41,6 +41,9 @@ class WrappedKernel(Kernel):
     graph_entries: ClassVar[Mapping[str, int]] = {"cpu": 1 << 16, "cuda": 1 << 21}
     ard = False
     _takes_batches: bool | None = None  # not tried yet
+    n_features: int
+    columns: Columns | None
+    module: torch.nn.Module
 
     def __init__(self, module: Any, n_features: int, columns: Columns | None = None) -> None:
         from twostagegp.kernels.gpytorch import describe, with_outputscale

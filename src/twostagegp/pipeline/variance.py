@@ -107,6 +107,8 @@ class ConstantVariance:
     kernel = None
     everyone: Sequence[Candidate] = ()
     search = None
+    noise: float
+    heldout_variance: Array
 
     def __init__(self, noise: float, n_rows: int) -> None:
         self.noise = noise

@@ -89,6 +89,11 @@ class SearchRecord(list[dict[str, Any]]):
         self.variance = variance
 
     @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows as a plain list."""
+        return list(self)
+
+    @property
     def table(self) -> pd.DataFrame:
         """The rows as a data frame, sorted by stage and score."""
         table = pd.DataFrame(list(self))

@@ -1,8 +1,8 @@
 """From JSON, arrays and scikit-learn parts to a model.
 
-What a file says is taken for nothing but data: a class must be in the registry, each of its fields
-must have a kind that the registry allows, references go backwards only, and shapes must fit before
-anything is computed.
+The content of a file is treated as data only: a class must be in the registry, each of its fields
+must hold what the annotation of the field says, a reference leads to an earlier part only, and
+shapes are checked before anything is computed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from copy import copy
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,14 @@ import pandas as pd
 import torch
 
 from twostagegp.errors import ModelFileError
-from twostagegp.storage.encoding import ARRAY_TYPES, fits, kind_of
+from twostagegp.storage.encoding import ARRAY_TYPES
 from twostagegp.storage.gpytorch_modules import make_module
+from twostagegp.storage.kinds import kind_of, matches
 from twostagegp.storage.registry import PARTS
 
 __all__ = ["Decoder"]
 
-#: Depth of lists and tables inside of one field.
+#: Depth of nested lists and dictionaries in one field at most.
 _DEPTH = 24
 _TEXT_TYPE = re.compile(r"[<>]U(\d{1,5})")
 _FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -36,7 +36,17 @@ def _bad(what: str) -> ModelFileError:
 
 
 class Decoder:
-    """Makes the objects of a file, one after the other."""
+    """Makes the objects of a file, one after the other.
+
+    Parameters
+    ----------
+    arrays : mapping
+        Arrays of the file by name.
+    estimators : sequence
+        The scikit-learn parts, already loaded.
+    device : torch.device
+        Where tensors go that were not on a CPU.
+    """
 
     def __init__(
         self,
@@ -50,9 +60,9 @@ class Decoder:
         self._tensors: dict[Any, torch.Tensor] = {}
 
     def parts(self, nodes: Any) -> Any:
-        """All objects; the last one is the model."""
+        """Make all objects and return the last one, which is the model."""
         if not isinstance(nodes, list) or not nodes:
-            raise _bad("no parts")
+            raise _bad("a model without parts")
         for node in nodes:
             self.made.append(self._part(node))
         return self.made[-1]
@@ -66,42 +76,36 @@ class Decoder:
             raise _bad(f"a part of the class {str(name)[:60]!r}, which is not one of ours")
         fields: dict[str, Any] = {}
         for key, held in state.items():
-            kinds = part.kinds(key)
-            if kinds is None:
-                raise _bad(f"a {name} with {key[:60]!r}")
-            if held is None and key in part.factors and "none" not in kinds:
-                continue  # dropped in the fit, not to be computed again
+            if key not in part.fields:
+                raise _bad(f"a {name} with a field {key[:60]!r}")
+            annotation = part.fields[key].annotation
+            if held is None and key in part.factors and not matches(None, annotation):
+                continue  # the fit had dropped it
             value = self.value(held)
-            if not fits(kind_of(value), kinds):
+            if not matches(value, annotation):
                 raise _bad(f"a {name} whose {key} is of the kind {kind_of(value)!r}")
             fields[key] = value
-        missing = part.missing(set(state))
-        if missing:
-            raise _bad(f"a {name} without {', '.join(sorted(missing))}")
-        for key, default in part.defaults:
-            if not (part.front_door and key in part.fitted and not set(state) & part.fitted):
-                fields.setdefault(key, copy(default))
-        cls = part.load_class(name)
-        if part.make is not None:
-            made = part.make(cls, fields)
-        else:
-            made = cls.__new__(cls)
-            made.__dict__.update(fields)
-        if part.check is not None and not (part.front_door and not set(state) & part.fitted):
+        for key, field in part.absent(set(state)).items():
+            default = None if field.default is None else field.default()
+            if field.default is None or not matches(default, field.annotation):
+                raise _bad(f"a {name} without {key}")
+            fields[key] = default
+        made = part.make_object(fields)
+        if part.check is not None and not part.is_unfitted(set(state)):
             part.check(made)
-        if part.rebuild is not None and any(key not in state for key in part.factors):
-            part.rebuild(made)
+        if part.rebuild and not set(part.factors) <= set(state):
+            getattr(made, part.rebuild)()
         return made
 
     def value(self, node: Any, depth: int = 0) -> Any:
-        """A value from its JSON."""
+        """Return a value from its JSON."""
         if depth > _DEPTH:
-            raise _bad("lists inside of lists without end")
+            raise _bad("lists that are nested too deeply")
         if isinstance(node, _SCALARS):
             return node
         if isinstance(node, list):
             return [self.value(each, depth + 1) for each in node]
-        # A tensor has a device beside it, so that the order of this table matters.
+        # A tensor may have a "device" too, so the order of the keys in this table matters.
         kind = next((key for key in _KINDS if key in node), None)
         if kind is None or not set(node) <= {kind, *_KINDS[kind]}:
             raise _bad(f"a value {str(sorted(node))[:60]}")
@@ -110,27 +114,25 @@ class Decoder:
     def _reference(self, node: dict[str, Any], depth: int) -> Any:
         number = node["part"]
         if type(number) is not int or not 0 <= number < len(self.made):
-            raise _bad("a reference to a part that does not come before it")
+            raise _bad("a reference to a part that is not before it")
         return self.made[number]
 
     def _float(self, node: dict[str, Any], depth: int) -> float:
         if node["float"] not in _FLOATS:
-            raise _bad("a number that is none")
+            raise _bad(f"an invalid float {str(node['float'])[:20]!r}")
         return _FLOATS[node["float"]]
 
     def _tuple(self, node: dict[str, Any], depth: int) -> tuple[Any, ...]:
-        if not isinstance(node["tuple"], list):
-            raise _bad("a tuple that is none")
-        return tuple(self.value(each, depth + 1) for each in node["tuple"])
+        return tuple(self.value(each, depth + 1) for each in _list(node["tuple"]))
 
     def _dict(self, node: dict[str, Any], depth: int) -> dict[Any, Any]:
         made = {}
-        for pair in _listed(node["dict"]):
+        for pair in _list(node["dict"]):
             if not isinstance(pair, list) or len(pair) != 2:
-                raise _bad("a table with an entry that is none")
+                raise _bad("a dictionary with an entry that is not a pair")
             key = self.value(pair[0], depth + 1)
             if not isinstance(key, _SCALARS):
-                raise _bad("a table with a key that is neither text nor number")
+                raise _bad("a dictionary with a key that is neither a text nor a number")
             made[key] = self.value(pair[1], depth + 1)
         return made
 
@@ -160,15 +162,15 @@ class Decoder:
         return self._tensors[key]
 
     def _texts(self, node: dict[str, Any], depth: int) -> np.ndarray[Any, Any]:
-        texts = _listed(node["texts"])
+        texts = _list(node["texts"])
         kind = node.get("type")
         if not all(isinstance(text, str) for text in texts) or not isinstance(kind, str):
-            raise _bad("texts that are none")
+            raise _bad("an array of texts with something else in it")
         if kind == "object":
             return np.array(texts, dtype=object)
         width = _TEXT_TYPE.fullmatch(kind)
         if width is None or int(width[1]) < max(map(len, texts), default=0):
-            raise _bad("texts of another length")
+            raise _bad("an array with longer texts than its type has")
         return np.array(texts, dtype=f"U{width[1]}")
 
     def _device(self, node: dict[str, Any], depth: int) -> torch.device:
@@ -177,19 +179,19 @@ class Decoder:
     def _dtype(self, node: dict[str, Any], depth: int) -> torch.dtype:
         known = {"float64": torch.float64, "float32": torch.float32}
         if node["dtype"] not in known:
-            raise _bad("an unknown type of numbers")
+            raise _bad(f"the type of numbers {str(node['dtype'])[:20]!r}")
         return known[node["dtype"]]
 
     def _frame(self, node: dict[str, Any], depth: int) -> pd.DataFrame:
         columns = {}
-        for pair in _listed(node["frame"]):
+        for pair in _list(node["frame"]):
             if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str):
-                raise _bad("a table with a column that is none")
-            columns[pair[0]] = self.value(_listed(pair[1]), depth + 1)
-        index = self.value(_listed(node.get("index")), depth + 1)
+                raise _bad("a data frame with a column without a name or values")
+            columns[pair[0]] = self.value(_list(pair[1]), depth + 1)
+        index = self.value(_list(node.get("index")), depth + 1)
         name = node.get("name")
         if not (name is None or isinstance(name, str)):
-            raise _bad("a table with an index that is none")
+            raise _bad("a data frame whose index has an invalid name")
         if index == list(range(len(index))) and name is None:
             return pd.DataFrame(columns)
         return pd.DataFrame(columns, index=pd.Index(index, name=name))
@@ -197,7 +199,7 @@ class Decoder:
     def _time(self, node: dict[str, Any], depth: int) -> pd.Timestamp:
         text, zone = node["time"], node.get("zone")
         if not isinstance(text, str) or not (zone is None or isinstance(zone, str)):
-            raise _bad("a time that is none")
+            raise _bad("an invalid time")
         made = pd.Timestamp(text)
         return made if zone is None else made.tz_convert(zone)
 
@@ -205,7 +207,7 @@ class Decoder:
         numbers, place, has_gauss, gauss = node["random_state"]
         key = np.array(numbers, dtype=np.uint32)
         if key.shape != (624,) or type(place) is not int or not 0 <= place <= 624:
-            raise _bad("a random state that is none")
+            raise _bad("an invalid random state")
         made = np.random.RandomState(0)
         made.set_state(("MT19937", key, place, int(has_gauss), float(gauss)))
         return made
@@ -220,13 +222,13 @@ class Decoder:
         return self.estimators[number]
 
 
-def _listed(value: Any) -> list[Any]:
+def _list(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise _bad("something else than a list")
+        raise _bad(f"a {type(value).__name__} where a list is expected")
     return value
 
 
-#: Keys by which a value is told, and what may stand beside them.
+#: Keys that say what a value is, with the further keys that each may have.
 _KINDS: dict[str, tuple[str, ...]] = {
     "part": (),
     "float": (),

@@ -1,8 +1,8 @@
 """From a fitted model to JSON, arrays and scikit-learn parts.
 
-Objects of ours become entries of one list, each after what it refers to, so that a reference is the
-number of an earlier entry, nothing can refer to itself and nothing is written twice. An array that
-several parts share, as numbers or as a tensor, is stored once.
+Objects of this package become entries of one list, each after those that it refers to: a reference
+is the number of an earlier entry, no entry refers to itself, and none is written twice. An array
+that several parts share, as an array or as a tensor, is stored once.
 """
 
 from __future__ import annotations
@@ -17,61 +17,18 @@ from sklearn.base import BaseEstimator
 
 from twostagegp.errors import ModelFileError
 from twostagegp.storage.gpytorch_modules import describe_module
-from twostagegp.storage.registry import FRONT_DOORS, PARTS, Part
+from twostagegp.storage.kinds import find_part, kind_of, matches
+from twostagegp.storage.registry import ESTIMATORS, PARTS, Part
 
-__all__ = ["ARRAY_TYPES", "Encoder", "kind_of"]
+__all__ = ["ARRAY_TYPES", "Encoder"]
 
 #: Types of numbers that a file may hold.
 ARRAY_TYPES = frozenset({"float64", "float32", "int64", "int32", "uint8", "bool"})
-_SCALARS: dict[Any, str] = {
-    bool: "bool",
-    int: "int",
-    float: "float",
-    str: "str",
-    type(None): "none",
-}
-_CONTAINERS: dict[Any, str] = {list: "list", tuple: "tuple", dict: "dict"}
-
-
-def registered(value: Any) -> Part | None:
-    """The entry of an object's class; subclasses and namesakes have none."""
-    part = PARTS.get(type(value).__name__)
-    return part if part is not None and type(value).__module__ == part.module else None
-
-
-def kind_of(value: Any) -> str:
-    """The kind of a value in the sense of the registry; ``"?"`` for what has none."""
-    kind = _SCALARS.get(type(value)) or _CONTAINERS.get(type(value))
-    if kind is not None:
-        return kind
-    if registered(value) is not None:
-        return type(value).__name__
-    for cls, name in (
-        (np.ndarray, "array"),
-        (torch.Tensor, "tensor"),
-        (torch.device, "device"),
-        (torch.dtype, "dtype"),
-        (pd.DataFrame, "frame"),
-        (pd.Timestamp, "time"),
-        (np.random.RandomState, "random_state"),
-        (np.bool_, "bool"),
-        (np.integer, "int"),
-        (np.floating, "float"),
-    ):
-        if isinstance(value, cls):
-            return name
-    if hasattr(value, "covar_dist") and isinstance(value, torch.nn.Module):
-        return "kernel"
-    return "sklearn" if isinstance(value, BaseEstimator) else "?"
-
-
-def fits(kind: str, allowed: frozenset[str]) -> bool:
-    """Whether a value of some kind may stand in a field."""
-    return kind in allowed or "any" in allowed or (kind in ("int", "float") and "number" in allowed)
+_PLAIN = frozenset({"bool", "int", "float", "str", "none", "list", "tuple", "dict"})
 
 
 class Encoder:
-    """Collects what a model is made of."""
+    """Collects the parts, arrays and scikit-learn estimators of a model."""
 
     def __init__(self, include_factors: bool) -> None:
         self.include_factors = include_factors
@@ -84,51 +41,44 @@ class Encoder:
         self._alive: list[Any] = []  # addresses are keys: nothing may be freed meanwhile
 
     def part(self, value: Any, where: str) -> int:
-        """The number of an object's entry, which is made where there is none."""
+        """Return the number of an object's entry, which is added if there is none yet."""
         if id(value) in self._numbers:
             return self._numbers[id(value)]
         if id(value) in self._open:
             raise ModelFileError(f"{where} refers to itself and cannot be saved.")
-        part = registered(value)
+        part = find_part(value)
         assert part is not None
         self._open.add(id(value))
-        name = type(value).__name__
-        state = self._state(value, name, part)
+        state = self._state(value, part)
         self._open.discard(id(value))
-        self.parts.append({"class": name, "state": state})
+        self.parts.append({"class": part.name, "state": state})
         self._alive.append(value)
         self._numbers[id(value)] = len(self.parts) - 1
         return len(self.parts) - 1
 
-    def _state(self, value: Any, name: str, part: Part) -> dict[str, Any]:
-        attributes = dict(value.__dict__)
-        if name == "SearchRecord":
-            attributes["rows"] = list(value)
+    def _state(self, value: Any, part: Part) -> dict[str, Any]:
+        if part.by_constructor:
+            attributes = {key: getattr(value, key) for key in part.fields}
+        else:
+            attributes = {key: held for key, held in vars(value).items() if not part.is_cache(key)}
         state: dict[str, Any] = {}
         for key, held in attributes.items():
-            if key in part.forgotten:
-                continue
-            kinds = part.kinds(key)
-            if kinds is None:
+            where = f"{part.name}.{key}"
+            if key not in part.fields:
                 raise ModelFileError(
-                    f"{name}.{key} is no attribute that a {name} has in this version, and would "
+                    f"{where} is no attribute that a {part.name} has in this version, and would "
                     "not be in the file; delete it before saving."
                 )
             if key in part.factors and held is not None and not self.include_factors:
-                continue  # computed again
-            if not fits(kind_of(held), kinds):
-                raise ModelFileError(_reason(held, f"{name}.{key}"))
-            state[key] = self.value(held, f"{name}.{key}")
-        state |= dict.fromkeys(self._missing(part, attributes))
-        return state
-
-    @staticmethod
-    def _missing(part: Part, attributes: dict[str, Any]) -> list[str]:
-        """Factors that the object has dropped, so that they are not computed again."""
-        return [key for key in part.factors if key not in attributes]
+                continue  # computed again by load
+            if not matches(held, part.fields[key].annotation):
+                raise ModelFileError(_reason(held, where, part.fields[key].annotation))
+            state[key] = self.value(held, where)
+        # Factors that the object has dropped are stored as None and not computed again.
+        return state | {key: None for key in part.factors if key not in attributes}
 
     def value(self, value: Any, where: str) -> Any:
-        """The JSON of a value."""
+        """Return the JSON of a value."""
         kind = kind_of(value)
         if kind in PARTS:
             return {"part": self.part(value, where)}
@@ -239,15 +189,17 @@ class Encoder:
 
 
 def _order(value: np.ndarray[Any, Any]) -> dict[str, str]:
-    """Columns first, where the array is so in memory: the same sums in the same order."""
+    """Return the layout if it is by columns: sums then have the same order after loading."""
     flags = value.flags
     return {"order": "F"} if flags.f_contiguous and not flags.c_contiguous else {}
 
 
-def _reason(value: Any, where: str) -> str:
+def _reason(value: Any, where: str, annotation: Any = None) -> str:
     name = f"{type(value).__module__}.{type(value).__qualname__}"
-    if isinstance(value, BaseEstimator) and type(value).__name__ in FRONT_DOORS:
+    if isinstance(value, BaseEstimator) and type(value).__name__ in ESTIMATORS:
         return f"{where} is {name}, a class derived from one of ours; only ours can be saved."
+    if kind_of(value) in _PLAIN:
+        return f"{where} is {value!r:.80}, not of the type {annotation}, and cannot be saved."
     return (
         f"{where} is of the type {name}, which cannot be saved: a file holds parts of this "
         "package, and scikit-learn estimators and GPyTorch kernels of known types (docs/files.md)."

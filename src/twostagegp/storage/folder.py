@@ -8,12 +8,12 @@ r"""The folder of a model: a manifest that names every file with its size and SH
       arrays-<hash>.safetensors            numbers
       sklearn-<number>-<hash>.skops        scikit-learn parts, where there are any
 
-Files are named by their content, so that a new model is written beside the old one. Replacing the
-manifest, which is atomic, is what makes it *the* model; only then is the old one deleted. A folder
-that did not exist is written under another name and renamed.
+File names contain a hash of the content, so a new model is written beside the old one. Replacing
+the manifest, which is atomic, makes the new model the valid one; then the old files are deleted. A
+new folder is written under another name and renamed.
 
-Nothing is parsed before its size and hash are those of the manifest, and the manifest carries a
-hash of itself. No other file of the folder is opened, and none through a symbolic link.
+A file is parsed only after its size and hash have been compared with the manifest, and the manifest
+contains a hash of itself. No other file of the folder is opened, and no symbolic link is followed.
 """
 
 from __future__ import annotations
@@ -32,18 +32,25 @@ from typing import Any
 
 from twostagegp.errors import MemoryBudgetError, ModelFileError
 
-__all__ = ["MANIFEST", "check_replaceable", "read_files", "read_manifest", "write_folder"]
+__all__ = [
+    "MANIFEST",
+    "check_replaceable",
+    "manifest_bytes",
+    "read_files",
+    "read_manifest",
+    "write_folder",
+]
 
 MANIFEST = "manifest.json"
-#: What a manifest says that it is.
+#: The entry "kind" of a manifest.
 KIND = "twostagegp model"
-#: Largest manifest that is read.
+#: Size of a manifest at most.
 _MANIFEST_BYTES = 1 << 20
-#: Files of a model at most.
+#: Number of files of a model at most.
 _MOST_FILES = 1000
-#: Files from this size on are compared with the memory that is free.
+#: Files of at least this size are read only if enough memory is free.
 _LARGE_BYTES = 1 << 24
-#: The bytes of a file, their arrays, and one more while these are made.
+#: Copies of a file in memory while it is loaded: its bytes, its arrays and one in between.
 _LIVE_COPIES = 3
 
 _NAME = re.compile(r"(model|arrays|sklearn-\d{1,4})-[0-9a-f]{16}\.(json|safetensors|skops)")
@@ -59,6 +66,12 @@ def _canonical(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
+def manifest_bytes(content: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a manifest, with the hash of its other entries."""
+    rest = {key: value for key, value in content.items() if key != "sha256"}
+    return _canonical({**rest, "sha256": _digest(_canonical(rest))})
+
+
 # --- writing -------------------------------------------------------------------------------------
 
 
@@ -70,11 +83,8 @@ def write_folder(path: Path, head: Mapping[str, Any], files: Mapping[str, bytes]
         role: {"bytes": len(data), "name": names[role], "sha256": _digest(data)}
         for role, data in files.items()
     }
-    content: dict[str, Any] = {**head, "kind": KIND, "files": listed}
-    content["sha256"] = _digest(_canonical(content))
-    everything = {names[role]: data for role, data in files.items()} | {
-        MANIFEST: _canonical(content)
-    }
+    everything = {names[role]: data for role, data in files.items()}
+    everything[MANIFEST] = manifest_bytes({**head, "kind": KIND, "files": listed})
     if path.exists():
         check_replaceable(path)
         _replace(path, everything)
@@ -87,20 +97,22 @@ def _file_name(role: str, data: bytes) -> str:
 
 
 def check_replaceable(path: Path) -> None:
-    """Raise where something is at the path that a model must not replace."""
+    """Raise ModelFileError if there is a file or a folder that a model must not replace."""
     if not path.is_dir():
         raise ModelFileError(f"{path} is a file; a model is a folder. Give another path.")
     if not (path / MANIFEST).is_file() and any(path.iterdir()):
         raise ModelFileError(
-            f"{path} is a folder with something else than a model inside; nothing was written. "
+            f"{path} is a folder that contains something else than a model; nothing was written. "
             "Give the path of a new folder."
         )
     if (path / MANIFEST).exists() and not _is_ours(path):
-        raise ModelFileError(f"{path / MANIFEST} is not of a model of ours; nothing was written.")
+        raise ModelFileError(
+            f"{path / MANIFEST} is not the manifest of a model; nothing was written."
+        )
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether the manifest that is there claims to be of a model; damage does not matter."""
+    """Return whether the manifest in a folder is that of a model, which may be damaged."""
     with contextlib.suppress(OSError):
         return KIND.encode() in (path / MANIFEST).read_bytes()[:_MANIFEST_BYTES]
     return False
@@ -122,7 +134,7 @@ def _create(path: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _replace(path: Path, files: Mapping[str, bytes]) -> None:
-    """New files beside the old ones, then the manifest, then the old ones go."""
+    """Write new files beside the old ones, then the manifest, and delete the old ones."""
     before = {entry.name for entry in path.iterdir()}
     written: list[str] = []
     try:
@@ -153,7 +165,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Make names last too, where the system can."""
+    """Write the names in a folder to the disk, on systems that can."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -167,15 +179,17 @@ def _sync(folder: Path) -> None:
 
 
 def _read(path: Path, most: int) -> bytes:
-    """A regular file of at most ``most`` bytes, not through a link."""
+    """Return the content of a regular file of at most ``most`` bytes; follow no link."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     flags |= getattr(os, "O_BINARY", 0)
     if path.is_symlink():
-        raise ModelFileError(f"{path} is a symbolic link; a model's files must be files.")
+        raise ModelFileError(
+            f"{path} is a symbolic link; the files of a model must be regular files."
+        )
     try:
         descriptor = os.open(path, flags)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise ModelFileError(f"{path} is not there; the model is incomplete.") from error
+        raise ModelFileError(f"{path} does not exist; the model is incomplete.") from error
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):  # os.fdopen would raise for a folder, and close nothing
         os.close(descriptor)
@@ -190,7 +204,7 @@ def _read(path: Path, most: int) -> bytes:
 
 
 def _check_memory(path: Path, size: int) -> None:
-    """Raise before a file is read that does not fit into memory with what is made of it."""
+    """Raise MemoryBudgetError if a file and the arrays made from it do not fit into memory."""
     if size < _LARGE_BYTES:
         return
     import torch
@@ -200,14 +214,14 @@ def _check_memory(path: Path, size: int) -> None:
     free = available_bytes(torch.device("cpu"))
     if free is not None and _LIVE_COPIES * size > free:
         raise MemoryBudgetError(
-            f"{path} has {size / 2**30:.1f} GiB; to load it takes about "
+            f"{path} has {size / 2**30:.1f} GiB; loading it takes about "
             f"{_LIVE_COPIES * size / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free. Load it "
-            "where there is more memory, or save it without include_factors."
+            "on a machine with more memory, or save it without include_factors."
         )
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest, once its own hash is right and its entries are what they must be."""
+    """Return the manifest of a folder, after a check of its hash."""
     if not path.is_dir():
         raise ModelFileError(f"{path} is not a folder; give the path that was given to save().")
     data = _read(path / MANIFEST, _MANIFEST_BYTES)
@@ -217,9 +231,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise ModelFileError(f"{path / MANIFEST} is not readable ({error}).") from None
     if not isinstance(content, dict) or content.get("kind") != KIND:
         raise ModelFileError(f"{path / MANIFEST} is not the manifest of a model.")
-    rest = {key: value for key, value in content.items() if key != "sha256"}
     try:
-        fine = _canonical(content) == data and _digest(_canonical(rest)) == content.get("sha256")
+        fine = manifest_bytes(content) == data
     except (ValueError, RecursionError):
         fine = False
     if not fine:
@@ -228,10 +241,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def read_files(path: Path, manifest: Mapping[str, Any]) -> dict[str, bytes]:
-    """The files of a manifest by role, each with the size and hash that it says."""
+    """Return the files of a manifest by role, after a check of their sizes and hashes."""
     listed = manifest.get("files")
     if not isinstance(listed, dict) or not {"model", "arrays"} <= set(listed):
-        raise ModelFileError(f"{path / MANIFEST} names no files.")
+        raise ModelFileError(f"{path / MANIFEST} does not list the files of a model.")
     if len(listed) > _MOST_FILES:
         raise ModelFileError(
             f"{path / MANIFEST} names {len(listed)} files, more than {_MOST_FILES}."
@@ -245,7 +258,7 @@ def _read_listed(path: Path, role: str, entry: Any) -> bytes:
         if isinstance(entry, dict)
         else (None, None, None)
     )
-    # The name is made of the role and the hash: no path of someone else's making is opened.
+    # The name must follow from the role and the hash, so it cannot lead out of the folder.
     if (
         not isinstance(size, int)
         or isinstance(size, bool)
@@ -255,11 +268,11 @@ def _read_listed(path: Path, role: str, entry: Any) -> bytes:
         or name != f"{role}-{digest[:16]}.{_ENDINGS.get(role, 'skops')}"
         or not _NAME.fullmatch(name)
     ):
-        raise ModelFileError(f"{path / MANIFEST} has an entry {role[:40]!r} that it cannot have.")
+        raise ModelFileError(f"{path / MANIFEST} has an invalid entry {role[:40]!r}.")
     data = _read(path / name, size)
     if len(data) != size or _digest(data) != digest:
         raise ModelFileError(
-            f"{path / name} was changed after it was written: its size or SHA-256 is not that of "
-            "the manifest."
+            f"{path / name} was changed after it was written: its size or SHA-256 is not the one "
+            "in the manifest."
         )
     return data

@@ -1,8 +1,7 @@
-"""GPyTorch kernels as JSON: a class of a list, its options, its numbers and its parts.
+"""GPyTorch kernels as JSON: a class from a list, its options, its parameters and its parts.
 
-A kernel outside of the list, or with something that the list does not know of (a prior, a batch
-shape, a transform of one's own), is refused when it is saved: it is made again from its description
-and compared.
+``save`` refuses a kernel that is not in the list, or that has something which is not described (a
+prior, a batch shape, a transform of the user): a kernel is made from the description and compared.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from twostagegp.errors import ModelFileError
 
 __all__ = ["describe_module", "make_module"]
 
-#: Constructor options of each kernel that may be in a file, besides columns and parts.
+#: Kernels that may be in a file, with the options of their constructors besides columns and parts.
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "RBFKernel": (),
     "MaternKernel": ("nu",),
@@ -53,7 +52,7 @@ def _parts(module: Any) -> list[Any]:
 def describe_module(
     module: Any, where: str, tensor: Callable[[torch.Tensor, str], dict[str, Any]]
 ) -> dict[str, Any]:
-    """The description of a kernel, once a kernel made from it has shown to be the same."""
+    """Return the description of a kernel, after a check that it gives the same kernel again."""
     kept: dict[int, torch.Tensor] = {}
 
     def remember(value: torch.Tensor, _: str) -> dict[str, Any]:
@@ -63,8 +62,8 @@ def describe_module(
     twin = make_module(_describe(module, where, remember), lambda node: kept[node["tensor"]])
     if _signature(twin) != _signature(module):
         raise ModelFileError(
-            f"{where}: this {type(module).__name__} has something (a prior, a transform, a batch "
-            "shape) that a file does not hold; save the model without it."
+            f"{where}: this {type(module).__name__} has a prior, a transform or a batch shape, "
+            "which a file cannot hold; use a kernel without it."
         )
     return _describe(module, where, tensor)
 
@@ -85,7 +84,7 @@ def _describe(module: Any, where: str, tensor: Callable[..., dict[str, Any]]) ->
     if name not in _OPTIONS or type(module) is not _class(name):
         raise ModelFileError(
             f"{where} has a kernel of the type {type(module).__module__}.{name}, which a file "
-            f"cannot hold; those it can are {', '.join(_OPTIONS)}."
+            f"cannot hold; it can hold {', '.join(_OPTIONS)}."
         )
     active = getattr(module, "active_dims", None)
     return {
@@ -106,7 +105,7 @@ def _describe(module: Any, where: str, tensor: Callable[..., dict[str, Any]]) ->
 
 
 def _own_constraints(module: Any) -> list[tuple[str, Any]]:
-    """Return the constraints of a module by name, those of its parts left out."""
+    """Return the constraints of a module by name, without those of its parts."""
     return [(key, each) for key, each in module.named_constraints() if "." not in key]
 
 
@@ -119,11 +118,11 @@ def _describe_constraint(constraint: Any, where: str) -> list[Any]:
 
 
 def make_module(node: Any, tensor: Callable[[Any], torch.Tensor], depth: int = 0) -> Any:
-    """A kernel from its description."""
+    """Return a kernel from its description."""
     import gpytorch
 
     if depth > _DEPTH or not isinstance(node, dict) or node.get("class") not in _OPTIONS:
-        raise ModelFileError("a GPyTorch kernel that is not of a known type")
+        raise ModelFileError("it has a GPyTorch kernel of an unknown type.")
     name = node["class"]
     parts = [make_module(part, tensor, depth + 1) for part in node["parts"]]
     active = None if node["active"] is None else tuple(int(k) for k in node["active"])
@@ -148,7 +147,7 @@ def make_module(node: Any, tensor: Callable[[Any], torch.Tensor], depth: int = 0
         known = dict(module.named_parameters(recurse=False)).get(key)
         given = tensor(value)
         if known is None or known.shape != given.shape:
-            raise ModelFileError(f"a {name} with a parameter {key!r} that it does not have")
+            raise ModelFileError(f"it has a {name} with an unknown parameter {str(key)[:40]!r}.")
         known.data = given.detach().clone()
         known.requires_grad_(learned is True)
         bound = module.constraint_for_parameter_name(key)

@@ -1,4 +1,4 @@
-"""``save_model`` and ``load``: a model to a folder and back."""
+"""``save_model`` writes a model into a folder, ``load`` reads it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from sklearn.utils.validation import check_is_fitted
 from twostagegp.errors import MemoryBudgetError, ModelFileError
 from twostagegp.runtime.optional import require
 from twostagegp.storage.folder import read_files, read_manifest, write_folder
-from twostagegp.storage.renames import with_present_names
-from twostagegp.storage.upgrades import from_format_1
+from twostagegp.storage.upgrades import from_format_1, from_format_2
 
 __all__ = ["FORMAT", "load", "save_model"]
 
-#: Version of the format that is written; ``_UPGRADES`` has those that are read.
+#: Version of the format that is written.
 FORMAT = 2
-#: Largest structure that is read.
+#: Formats that are read, with the function that rewrites the parts of each as they are written now.
+_UPGRADES: dict[int, Callable[[Any], Any]] = {1: from_format_1, 2: from_format_2}
+#: Size of the structure at most.
 _MODEL_BYTES = 1 << 30
 
 
@@ -33,21 +34,22 @@ def save_model(
 ) -> None:
     """Write a fitted model into a folder; see :meth:`twostagegp.TwoStageGPRegressor.save`.
 
-    ``table`` says where the training rows came from, such as the name of the target's column; it is
-    kept in the manifest for programs that read tables, and plays no part in :func:`load`.
+    ``table`` describes where the training rows came from, such as the name of the target's column.
+    It is written into the manifest for programs that read tables; :func:`load` does not use it.
     """
     from twostagegp import __version__
-    from twostagegp.storage.encoding import Encoder, registered
-    from twostagegp.storage.estimators import dump_estimator
-    from twostagegp.storage.registry import FRONT_DOORS
+    from twostagegp.storage.encoding import Encoder
+    from twostagegp.storage.kinds import find_part
+    from twostagegp.storage.registry import ESTIMATORS
+    from twostagegp.storage.sklearn_estimators import dump_estimator
 
     safetensors = require("safetensors.numpy", "files")
     check_is_fitted(model)
     name = type(model).__name__
-    if name not in FRONT_DOORS or registered(model) is None:
+    if name not in ESTIMATORS or find_part(model) is None:
         raise ModelFileError(
             f"{type(model).__module__}.{name} is a class derived from one of ours; a file holds "
-            f"{', '.join(FRONT_DOORS)} themselves only."
+            f"{', '.join(ESTIMATORS)} only."
         )
     encoder = Encoder(include_factors)
     encoder.part(model, name)
@@ -80,16 +82,16 @@ def _versions() -> dict[str, str]:
 
 
 def load(path: str | PathLike[str], device: str = "cpu") -> Any:
-    """The model that ``save`` has written into a folder.
+    """Return the model that ``save`` has written into a folder.
 
-    Nothing in the folder is run: it holds numbers, texts and names of known classes. A file that is
-    damaged, or made to do harm, ends in a :class:`~twostagegp.errors.ModelFileError`.
+    No code of the folder is executed: it holds numbers, texts and names of known classes. A file
+    that is damaged or hostile ends in a :class:`~twostagegp.errors.ModelFileError`.
 
     Parameters
     ----------
     path : path of the folder
     device : str
-        Where a model goes that was fitted on a GPU.
+        Device of the loaded model if it was fitted on a GPU.
 
     Returns
     -------
@@ -118,16 +120,16 @@ def load(path: str | PathLike[str], device: str = "cpu") -> Any:
             return _read(manifest, files, place, _UPGRADES[version])
     except ModelFileError as error:
         raise ModelFileError(f"{folder} cannot be loaded: {error}") from error
-    except MemoryBudgetError as error:  # with the numbers, which are the way out
+    except MemoryBudgetError as error:  # its message has the numbers
         other = " A model that was fitted on a GPU can be loaded with device='cuda'."
         raise MemoryBudgetError(
             f"{folder} cannot be loaded: {error}{other if place.type == 'cpu' else ''}"
         ) from error
-    except Exception as error:  # what a file can do to the libraries that read it has no one type
+    except Exception as error:  # libraries raise many types of errors for a hostile file
         if _is_memory(error):
             raise MemoryBudgetError(
                 f"{folder} needs more memory than there is on {place} "
-                f"({type(error).__name__}: {str(error)[:200]}). Load it where there is more."
+                f"({type(error).__name__}: {str(error)[:200]}). Load it on a machine with more."
             ) from error
         raise ModelFileError(
             f"{folder} cannot be loaded: it does not describe a model that can predict "
@@ -136,13 +138,13 @@ def load(path: str | PathLike[str], device: str = "cpu") -> Any:
 
 
 def _is_memory(error: Exception) -> bool:
-    """Whether an allocator has said no; torch says so with a plain RuntimeError on a CPU."""
+    """Return whether memory could not be allocated: on a CPU torch raises a RuntimeError."""
     import torch
 
     if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
         return True
-    told = ("not enough memory", "can't allocate memory", "out of memory")
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in told)
+    texts = ("not enough memory", "can't allocate memory", "out of memory")
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
 
 
 def _read(
@@ -151,13 +153,14 @@ def _read(
     device: Any,
     upgrade: Callable[[Any], Any],
 ) -> Any:
-    """Make the model of the files; ``upgrade`` rewrites the parts of an older format."""
+    """Return the model of the files; ``upgrade`` rewrites the parts of an older format."""
     from twostagegp.storage.decoding import Decoder
-    from twostagegp.storage.estimators import load_estimator
-    from twostagegp.storage.registry import FRONT_DOORS
+    from twostagegp.storage.registry import ESTIMATORS
+    from twostagegp.storage.sklearn_estimators import load_estimator
+    from twostagegp.storage.trial import check_predictions
 
     if len(files["model"]) > _MODEL_BYTES:
-        raise ModelFileError("its structure is too large.")
+        raise ModelFileError(f"its structure has more than {_MODEL_BYTES} bytes.")
     structure = json.loads(files["model"], parse_constant=_no_constant)
     if not isinstance(structure, dict) or set(structure) != {"parts"}:
         raise ModelFileError("its structure has no parts.")
@@ -168,54 +171,11 @@ def _read(
     estimators = [load_estimator(files[f"sklearn-{k}"]) for k in range(len(files) - 2)]
     model = Decoder(arrays, estimators, device).parts(upgrade(structure["parts"]))
     name = type(model).__name__
-    if name not in FRONT_DOORS or name != manifest.get("class"):
+    if name not in ESTIMATORS or name != manifest.get("class"):
         raise ModelFileError(f"it describes a {name} instead of a {manifest.get('class')}.")
-    _try(model)
+    check_predictions(model)
     return model
 
 
 def _no_constant(name: str) -> None:
-    raise ModelFileError(f"its structure has the number {name}.")
-
-
-def _try(model: Any) -> None:
-    """Predict some rows: parts that do not fit each other are found now.
-
-    Several, as one row goes together with any shape.
-    """
-    import numpy as np
-    import pandas as pd
-
-    from twostagegp.estimators.prediction import summary
-
-    rows: Any = np.repeat([[0.0], [1.0], [-1.0]], model.n_features_in_, axis=1)
-    names = getattr(model, "feature_names_in_", None)
-    # Of CVPlusRegressor it is its estimator that predicts.
-    encoder = getattr(getattr(model, "estimator_", model), "columns_", None)
-    if encoder is not None and not encoder.plain:
-        rows = encoder.inverse_transform(np.zeros((3, len(encoder.names))))
-    elif names is not None:
-        rows = pd.DataFrame(rows, columns=names)
-    if hasattr(model, "predict_proba"):
-        answers = [model.predict_proba(rows)]
-        shape: tuple[int, ...] = (3, len(model.classes_))
-    elif hasattr(model, "estimators_"):
-        # The refits of the folds answer for intervals only.
-        answers, shape = [model.predict(rows), model.predict_interval(rows, 0.5)[:, 0]], (3,)
-    else:
-        mean, std, quantiles = summary(model, rows, np.array([0.1, 0.9]))
-        answers = [mean, std, quantiles[..., 0], quantiles[..., 1]]
-        shape = (3, *mean.shape[1:])
-    if encoder is not None:
-        for rule in encoder.rules_:
-            rule.told.clear()  # the trial is not what the user is to be warned of
-    fine = all(each.shape == shape and np.isfinite(each).all() for each in answers)
-    if not fine:
-        raise ModelFileError("its predictions are of another shape, or not finite.")
-
-
-#: Formats that are read, and how the parts of each become those of the present one.
-_UPGRADES: dict[int, Callable[[Any], Any]] = {
-    1: from_format_1,
-    FORMAT: with_present_names,
-}
+    raise ModelFileError(f"its structure has the invalid number {name}.")

@@ -1,8 +1,9 @@
-"""Structures of older formats, rewritten into the present one before anything is made of them.
+"""Structures of older files, rewritten as the present version writes them.
 
 A structure is the list of parts of a file, each ``{"class": name, "state": fields}``, where
-``{"part": number}`` refers to an earlier part. An upgrade only rewrites names and moves fields;
-what it returns is checked as any other file is.
+``{"part": number}`` refers to an earlier part. An upgrade renames, moves and drops fields before
+any object is made; its result is checked like any other file. A field that is missing because it is
+newer than the file needs no upgrade if its class has a default for it.
 """
 
 from __future__ import annotations
@@ -11,24 +12,26 @@ from typing import Any
 
 from twostagegp.storage.renames import with_present_names
 
-__all__ = ["from_format_1"]
+__all__ = ["from_format_1", "from_format_2"]
 
 _REGRESSORS = ("TwoStageGPRegressor", "ExactGPRegressor", "GPNNRegressor")
 #: Attributes of estimators that have become properties.
 _COMPUTED = ("mean_", "variance_", "calibration_", "gp_", "relevance_")
+#: Fields of a ridge that repeat those of its posterior and its candidate.
+_REPEATED = ("kernel", "parameters", "label")
 
 
 def from_format_1(parts: Any) -> Any:
-    """Return the parts of a file of format 1 as parts of format 2.
+    """Return the parts of a file of format 1 as the present version writes them.
 
     The state of a fitted estimator, in several private attributes before, is one part now.
     """
     if not isinstance(parts, list):
         return parts
     made: list[Any] = []
-    places: dict[int, int] = {}  # of the parts of before in the new list
+    places: dict[int, int] = {}  # from numbers in the old list to numbers in the new one
     for number, part in enumerate(parts):
-        if isinstance(part, dict) and isinstance(part.get("state"), dict):
+        if _is_part(part):
             name = part.get("class")
             state = {key: _moved(value, places) for key, value in part["state"].items()}
             if name in _REGRESSORS and "_fits" in state:
@@ -38,11 +41,52 @@ def from_format_1(parts: Any) -> Any:
             part = {**part, "state": state}
         places[number] = len(made)
         made.append(part)
-    return with_present_names(made)
+    return from_format_2(made)
+
+
+def from_format_2(parts: Any) -> Any:
+    """Return the parts of a file of format 2 as the present version writes them.
+
+    Early files of this format have two classes of ridges, which repeat fields of other parts, and
+    classifiers whose rows and kernel are fields of their latent functions.
+    """
+    if not isinstance(parts, list):
+        return parts
+    parts = [_single_ridge(part) if _is_part(part) else part for part in parts]
+    return with_present_names([_with_own_rows(part, parts) for part in parts])
+
+
+def _with_own_rows(part: Any, parts: list[Any]) -> Any:
+    """Return the fit of a classifier with the rows and the kernel that its latents refer to."""
+    if not _is_part(part):
+        return part
+    state = part["state"]
+    if part.get("class") == "CrossFitted":
+        return {**part, "state": {"prior_share": 1e-3, **state}}
+    place = state.get("latents")
+    number = place.get("part") if isinstance(place, dict) else None
+    if part.get("class") != "ClassFit" or type(number) is not int or not 0 <= number < len(parts):
+        return part
+    latents = parts[number]
+    if not _is_part(latents) or latents.get("class") not in ("ExactLatents", "LocalLatents"):
+        return part
+    moved = {key: latents["state"].get(key) for key in ("table", "trained")}
+    return {**part, "state": {**moved, **state}}
+
+
+def _is_part(part: Any) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("state"), dict)
+
+
+def _single_ridge(part: dict[str, Any]) -> dict[str, Any]:
+    if part.get("class") not in ("RidgeMean", "NeighborMean"):
+        return part
+    state = {key: value for key, value in part["state"].items() if key not in _REPEATED}
+    return {**part, "class": "RidgeMean", "state": state}
 
 
 def _moved(value: Any, places: dict[int, int]) -> Any:
-    """Return a value whose references point to the new list; others stay as they are."""
+    """Return a value with its references changed to numbers in the new list."""
     if isinstance(value, list):
         return [_moved(each, places) for each in value]
     if not isinstance(value, dict):
@@ -64,6 +108,7 @@ def _regression_state(state: dict[str, Any], number: int) -> list[dict[str, Any]
     targets = {"tuple": [{"part": number + k} for k in range(len(made))]}
     fields = {"targets": targets, "is_1d": is_1d, "remote": None}
     state["fitted_"] = {"part": number + len(made)}
+    state.setdefault("columns_", None)
     return [*made, {"class": "FittedRegression", "state": fields}]
 
 
@@ -73,4 +118,5 @@ def _classes_state(state: dict[str, Any], number: int) -> list[dict[str, Any]]:
     for name in _COMPUTED:
         state.pop(name, None)
     state["fitted_"] = {"part": number}
+    state.setdefault("columns_", None)
     return [{"class": "FittedClasses", "state": fields}]

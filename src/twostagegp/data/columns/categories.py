@@ -38,6 +38,17 @@ class CategoryColumn:
     """
 
     plain = False
+    name: str
+    kind: str
+    max_levels: int
+    min_rows: float
+    categorical: bool
+    missing: bool
+    missing_share: float
+    shares: dict[Any, float]
+    levels: list[Any]
+    pooled: list[Any]
+    frequency: bool
 
     def __init__(self, name: str, kind: str, max_levels: int, min_rows: float) -> None:
         self.name, self.kind = name, kind
@@ -53,7 +64,7 @@ class CategoryColumn:
         self.missing_share = float(weight[codes < 0].sum() / weight.sum())
         share = dict(zip(found, (counts / weight.sum()).tolist(), strict=True))
         ordered = _in_order(series, list(found))
-        self.shares: dict[Any, float] = {level: share[level] for level in ordered}
+        self.shares = {level: share[level] for level in ordered}
         enough = {
             level for level, count in zip(found, counts, strict=True) if count >= self.min_rows
         }

@@ -72,6 +72,14 @@ class TableEncoder(TransformerMixin, BaseEstimator):
            [3., 0., 0., 1.]])
     """
 
+    missing: str
+    max_levels: int
+    min_rows: int
+    min_share: float
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
+    rules_: list[Column]
+
     def __init__(
         self,
         missing: str = "impute",
@@ -121,7 +129,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         if weight.sum() < len(weight):
             weight = weight * (len(weight) / weight.sum())
         needed = max(float(self.min_rows), self.min_share * weight.sum())
-        self.rules_: list[Column] = [
+        self.rules_ = [
             choose_column(name, frame.iloc[:, k], weight, self.max_levels, needed)
             for k, name in enumerate(names)
         ]

@@ -100,10 +100,13 @@ class NumericColumn:
     """
 
     kind = "number"
+    name: str
+    fill: Array
+    indicator: bool
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.fill: Array = np.zeros(0)
+        self.fill = np.zeros(0)
         self.indicator = False
         self.told: set[Any] = set()
 
@@ -232,6 +235,7 @@ class OrderedColumn(NumericColumn):
     """An ordered category, which becomes the position of its level in the order, from 0."""
 
     kind = "ordered category"
+    levels: list[Any]
 
     def learn(self, series: pd.Series) -> None:
         """Learn the order, including levels without rows."""

@@ -56,6 +56,9 @@ class DateColumn(NumericColumn):
     """
 
     kind = "date"
+    start: pd.Timestamp
+    end: pd.Timestamp
+    cycles: list[str]
 
     def learn(self, series: pd.Series) -> None:
         """Learn the first date, the time zone and the cycles."""

@@ -143,6 +143,13 @@ class ExactPosterior:
 
     #: Rows above which the factor is made and used block by block.
     blocked_rows = BLOCKED_ROWS
+    kernel: Kernel
+    parameters: Vector
+    rows: Rows
+    noise: float
+    jitter: float
+    alpha: Tensor
+    _factor: Tensor | None
 
     def __init__(
         self,
@@ -158,7 +165,6 @@ class ExactPosterior:
         self.parameters = parameters
         self.rows = rows
         self.noise = math.exp(parameters[-1])
-        self._factor: Tensor | None
         blocked = self._factorise(factor_dtype)
         self.alpha = self._solved() if blocked is None else blocked.alpha
 

@@ -36,6 +36,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -179,16 +180,32 @@ class SeveralPosterior:
         With t and extra of shape (m, K).
     """
 
+    kernel: Kernel
+    parameters: Vector
+    rows: Rows
+    noise: float
+    jitter: float
+    alpha: Tensor
+    _A: Tensor | None
+    _factors: list[Tensor] | None
+
     def __init__(self, kernel: Kernel, parameters: Vector, rows: Rows) -> None:
         self.kernel, self.parameters, self.rows = kernel, parameters, rows
         self.noise = math.exp(parameters[-1])
-        self._largest = rows.extra.amax(1)
-        self._less = [
-            torch.nonzero(rows.extra[:, k] < self._largest)[:, 0] for k in range(rows.t.shape[1])
-        ]
         self.rebuild_factor()
         parts = [self._times(k, rows.t[:, k]) for k in range(rows.t.shape[1])]
         self.alpha = torch.stack(parts, dim=1)
+
+    @cached_property
+    def _largest(self) -> Tensor:
+        """Largest known noise of each row."""
+        return self.rows.extra.amax(1)
+
+    @cached_property
+    def less_noise(self) -> list[Tensor]:
+        """Numbers of the rows with less noise than the largest, for each target."""
+        less = self.rows.extra < self._largest[:, None]
+        return [torch.nonzero(column)[:, 0] for column in less.T]
 
     def rebuild_factor(self) -> None:
         """Compute the inverse and the factors from rows and hyperparameters."""
@@ -197,10 +214,10 @@ class SeveralPosterior:
         K.diagonal().add_((self._largest + self.noise) / rows.c)
         L, self.jitter = safe_cholesky(K)
         del K
-        self._A: Tensor | None = torch.cholesky_inverse(L)
+        self._A = torch.cholesky_inverse(L)
         del L
-        self._factors: list[Tensor] = []
-        for k, less in enumerate(self._less):
+        self._factors = []
+        for k, less in enumerate(self.less_noise):
             D = -self._A[less[:, None], less]
             D.diagonal().add_(rows.c[less] / (self._largest - rows.extra[:, k])[less])
             self._factors.append(safe_cholesky(D)[0] if len(less) else D)
@@ -211,20 +228,26 @@ class SeveralPosterior:
         assert self._A is not None, "drop_factor() was called"
         return self._A
 
+    @property
+    def factors(self) -> list[Tensor]:
+        """The factors L_k."""
+        assert self._factors is not None, "drop_factor() was called"
+        return self._factors
+
     def drop_factor(self) -> None:
-        self._A, self._factors = None, []
+        self._A = self._factors = None
 
     def _times(self, k: int, t: Tensor) -> Tensor:
         """Return A_k t."""
-        u, less = self.A @ t, self._less[k]
-        inner = torch.cholesky_solve(u[less, None], self._factors[k])
+        u, less = self.A @ t, self.less_noise[k]
+        inner = torch.cholesky_solve(u[less, None], self.factors[k])
         return u + self.A[:, less] @ inner[:, 0]
 
     def heldout(self, index: Tensor | None = None) -> Heldout:
         parts = []
         for k, rows in enumerate(split_targets(self.rows)):
             A = self.A
-            B = torch.linalg.solve_triangular(self._factors[k], A[self._less[k]], upper=False)
+            B = torch.linalg.solve_triangular(self.factors[k], A[self.less_noise[k]], upper=False)
             one = _OneTarget(A, B, self.alpha[:, k])
             parts.append(leave_out(one, rows, self.noise + rows.extra))
         held = Heldout(
@@ -243,8 +266,8 @@ class SeveralPosterior:
             k = self._cross(part)
             h = k @ self.A
             shared = self.kernel.diagonal(part, self.parameters[:-1]) - (k * h).sum(1)
-            v = torch.empty(len(part), len(self._less), dtype=k.dtype, device=k.device)
-            for j, (less, L) in enumerate(zip(self._less, self._factors, strict=True)):
+            v = torch.empty(len(part), len(self.less_noise), dtype=k.dtype, device=k.device)
+            for j, (less, L) in enumerate(zip(self.less_noise, self.factors, strict=True)):
                 u = torch.linalg.solve_triangular(L, h[:, less].T, upper=False)
                 v[:, j] = shared - u.square().sum(0)
             found.append(v.clamp_(min=0.0))
@@ -255,7 +278,7 @@ class SeveralPosterior:
         h = k @ self.A
         shared = self.kernel.cross(X, X, self.parameters[:-1]) - k @ h.T
         parts = []
-        for less, L in zip(self._less, self._factors, strict=True):
+        for less, L in zip(self.less_noise, self.factors, strict=True):
             u = torch.linalg.solve_triangular(L, h[:, less].T, upper=False)
             parts.append(shared - u.T @ u)
         return torch.stack(parts, dim=2)

@@ -49,7 +49,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import threadpool_limits
 
 from twostagegp.data.rows import Rows
-from twostagegp.engines.exact.engine import ExactEngine
+from twostagegp.engines.exact.engine import ExactEngine, ExactPosterior
 from twostagegp.errors import NotFittableError, TwoStageGPError
 from twostagegp.kernels import NamedKernel
 from twostagegp.pipeline.mean.crossfit import RegressorMean
@@ -238,6 +238,15 @@ class ScaleRidge:
         Where it is trained.
     """
 
+    label: str
+    on_inputs: bool
+    posterior: ExactPosterior
+    heldout: Array
+    _centre: float | Array
+    _spread: float | Array
+    _t_mean: float
+    _t_spread: float
+
     def __init__(
         self,
         label: str,
@@ -279,7 +288,9 @@ class ScaleRidge:
         candidate.train(training, None, is_full=False, steps=30, tolerance=1e-3)
         if candidate.parameters is None or candidate.failure:
             raise TwoStageGPError(candidate.failure)
-        self.posterior = engine.condition(kernel, candidate.parameters)
+        posterior = engine.condition(kernel, candidate.parameters)
+        assert isinstance(posterior, ExactPosterior)  # one target
+        self.posterior = posterior
         self.heldout = self.predict(situation)
         left_out = rows.t - self.posterior.heldout().residual
         self.heldout[used] = self._t_mean + self._t_spread * left_out.numpy()
@@ -324,6 +335,8 @@ class ScaleTrees:
     """Boosted trees on log z-squares, from the inputs and what the fit says of a row."""
 
     label = "trees"
+    model: RegressorMean
+    heldout: Array
 
     def __init__(
         self,

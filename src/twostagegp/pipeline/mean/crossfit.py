@@ -8,7 +8,7 @@ and keep groups together where groups are given.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 
 from twostagegp.runtime.prediction_checks import predict_with
 
-__all__ = ["RegressorMean", "assign_folds", "boosted_trees", "cross_predict", "fit_clone"]
+__all__ = [
+    "Regressor",
+    "RegressorMean",
+    "assign_folds",
+    "boosted_trees",
+    "cross_predict",
+    "fit_clone",
+]
 
 Array = NDArray[np.float64]
 
@@ -113,6 +120,16 @@ def fit_clone(model: Any, X: Array, y: Any, weight: Array, random_state: int) ->
     return model.fit(X, y, sample_weight=weight)
 
 
+class Regressor(Protocol):
+    """A scikit-learn regressor, or an object with the same interface."""
+
+    def fit(self, X: Any, y: Any, **options: Any) -> Any:
+        """Fit the regressor and return it."""
+
+    def predict(self, X: Any, **options: Any) -> Any:
+        """Return predictions, shape (n,)."""
+
+
 class RegressorMean:
     """A scikit-learn regressor as a mean model, with cross-fitted residuals.
 
@@ -134,6 +151,14 @@ class RegressorMean:
     refit : bool
         False keeps the model of the only fold instead of fitting all rows once more.
     """
+
+    regressor: Regressor
+    model: Regressor
+    label: str
+    random_state: int
+    takes_weights: bool
+    ignored_weights: bool
+    heldout_residuals: Array
 
     def __init__(
         self,

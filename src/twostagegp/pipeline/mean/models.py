@@ -65,6 +65,8 @@ class ConstantMean:
     """
 
     label = "constant"
+    value: float
+    heldout_residuals: Array
 
     def __init__(self, merged: Merged) -> None:
         y, weight = merged.y, merged.weight

@@ -1,10 +1,10 @@
-"""scikit-learn parts, through skops: data that a list of known types is made from, no pickle.
+"""scikit-learn estimators in files of skops: data and names of known types, without pickle.
 
-skops trusts all of scikit-learn. Here the list is shorter and explicit, and it is looked at twice:
-the file's own description of its types is read first, and skops sees the file only if every type
-and every way of making it is in the list. Estimators whose prediction is compiled code that follows
-numbers of the file (trees) have these numbers checked; those of which that cannot be said (support
-vectors, neighbour trees) are not in the list.
+skops trusts all types of scikit-learn. The list here is shorter, and it is checked twice: first in
+the description of the file, before skops opens it (every type, and every way of making an object),
+then by skops. The compiled code of trees uses numbers of the file as positions; these numbers are
+checked. Estimators for which such a check is not possible (support vectors, neighbour trees) are
+not in the list.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _PLAIN = {f"builtins.{name}" for name in ("str", "int", "float", "bool", "NoneTy
 _LOSSES = {
     f"sklearn._loss._loss.Cy{name}" for name in _MODULES["_loss.loss"].replace("(", "").split()
 }
-#: What each way of making an object may make.
+#: Types that each way of making an object ("loader" of skops) may make.
 _LOADERS: dict[str, frozenset[str]] = {
     "ObjectNode": TYPES,
     "DictNode": frozenset({"builtins.dict", "sklearn.utils._bunch.Bunch"}),
@@ -93,12 +93,12 @@ _LOADERS: dict[str, frozenset[str]] = {
     "RandomStateNode": frozenset({"numpy.random.mtrand.RandomState"}),
     "RandomGeneratorNode": frozenset({"numpy.random._generator.Generator"}),
 }
-#: What skops has to be told to trust, beyond what it trusts by itself.
+#: Types that skops is told to trust, beyond those that it trusts itself.
 _TRUSTED = sorted(TYPES | _LOSSES | {"sklearn.tree._tree.Tree"})
 
 _SCHEMA_BYTES = 1 << 28
 _MOST_MEMBERS = 200_000
-#: Bytes that a byte of the file may become: numbers compress well, a bomb compresses better.
+#: Size of an archive's content at most, relative to the archive: protects from decompression bombs.
 _MOST_GROWTH = 200
 _MARKS = ("__class__", "__module__", "__loader__")
 
@@ -110,15 +110,15 @@ def _skops() -> Any:
 
 
 def dump_estimator(estimator: Any, where: str) -> bytes:
-    """The file of an estimator; what could not be loaded again is refused now."""
+    """Return an estimator as the content of a file, after a check that it can be loaded."""
     name = f"{type(estimator).__module__}.{type(estimator).__qualname__}"
-    wayout = (
-        "A file holds scikit-learn estimators of known types only (docs/files.md), because "
-        "anything else would have to run code of its own when it is loaded; use one of them as the "
-        "mean, or keep the training data and fit again."
+    way_out = (
+        "A file holds scikit-learn estimators of known types only (docs/files.md), because others "
+        "would run their own code when they are loaded; use one of these types as the mean, or "
+        "keep the training data and fit again."
     )
     if name not in TYPES:
-        raise ModelFileError(f"{where} of the type {name} cannot be saved. {wayout}")
+        raise ModelFileError(f"{where} of the type {name} cannot be saved. {way_out}")
     skops = _skops()
     try:
         data: bytes = skops.dumps(estimator, compression=zipfile.ZIP_DEFLATED, compresslevel=6)
@@ -126,19 +126,19 @@ def dump_estimator(estimator: Any, where: str) -> bytes:
         check_numbers(estimator)
     except ModelFileError as error:
         reason = f"{where} of the type {name} cannot be saved: {error}"
-        raise ModelFileError(f"{reason} {wayout}") from None
+        raise ModelFileError(f"{reason} {way_out}") from None
     except Exception as error:  # whatever an estimator's own state does to skops
         raise ModelFileError(f"{where} of the type {name} cannot be saved: {error}") from error
     return data
 
 
 def load_estimator(data: bytes) -> Any:
-    """The estimator of a file that :func:`check_archive` has nothing against."""
+    """Return the estimator in the content of a file, after :func:`check_archive`."""
     skops = _skops()
     check_archive(data)
     unknown = set(skops.get_untrusted_types(data=data)) - set(_TRUSTED)
     if unknown:
-        raise ModelFileError(f"a scikit-learn part with the types {', '.join(sorted(unknown))}")
+        raise ModelFileError(f"a scikit-learn part has the types {', '.join(sorted(unknown))}.")
     estimator = skops.loads(data, trusted=_TRUSTED)
     check_numbers(estimator)
     return estimator
@@ -148,21 +148,21 @@ def load_estimator(data: bytes) -> Any:
 
 
 def check_archive(data: bytes) -> None:
-    """Refuse an archive that holds anything but numbers and known types."""
+    """Raise ModelFileError if an archive holds anything but numbers and known types."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = archive.infolist()
             total = sum(member.file_size for member in members)
             if len(members) > _MOST_MEMBERS or total > _MOST_GROWTH * len(data) + (1 << 20):
-                raise ModelFileError("a scikit-learn part that would grow too large.")
+                raise ModelFileError("a scikit-learn part is too large when it is unpacked.")
             names = {member.filename for member in members}
             if len(names) != len(members):
-                raise ModelFileError("a scikit-learn part with two files of one name.")
+                raise ModelFileError("a scikit-learn part has two files of the same name.")
             if (
                 "schema.json" not in names
                 or archive.getinfo("schema.json").file_size > _SCHEMA_BYTES
             ):
-                raise ModelFileError("a scikit-learn part without a description.")
+                raise ModelFileError("a scikit-learn part has no description.")
             schema = json.loads(archive.read("schema.json"))
             for name in names - {"schema.json"}:
                 with archive.open(name) as file:
@@ -170,22 +170,22 @@ def check_archive(data: bytes) -> None:
     except ModelFileError:
         raise
     except Exception as error:  # zipfile and json raise many kinds
-        raise ModelFileError(f"a scikit-learn part that cannot be read ({error}).") from error
+        raise ModelFileError(f"a scikit-learn part cannot be read ({error}).") from error
     if not isinstance(schema, dict) or schema.get("__loader__") != "ObjectNode":
-        raise ModelFileError("a scikit-learn part that is no estimator.")
+        raise ModelFileError("a scikit-learn part is not an estimator.")
     for node in _nodes(schema):
         _check_node(node, names)
 
 
 def _check_array(file: Any, name: str, size: int) -> None:
-    """An array whose shape is that of its bytes, so that no memory is taken for a claim."""
+    """Check that a file is an array of the size it claims, before memory is allocated."""
     if not name.endswith(".npy"):
-        raise ModelFileError(f"a scikit-learn part with a file {name[:40]!r}.")
+        raise ModelFileError(f"a scikit-learn part has a file {name[:40]!r}.")
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0
     shape, _, dtype = (read if version == (1, 0) else np.lib.format.read_array_header_2_0)(file)
     if dtype.hasobject or math.prod(shape) * dtype.itemsize != size - file.tell():
-        raise ModelFileError("a scikit-learn part with an array that is not what it says.")
+        raise ModelFileError("a scikit-learn part has an array of another size than it claims.")
 
 
 def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
@@ -206,17 +206,17 @@ def _check_node(node: dict[str, Any], names: set[str]) -> None:
     known = _LOADERS.get(loader) if isinstance(loader, str) else None
     if known is None or name not in known:
         raise ModelFileError(
-            f"it has a part of the type {name[:80]!r} ({str(loader)[:40]}), not one of the list."
+            f"it has a part of the type {name[:80]!r} ({str(loader)[:40]}), not in the list."
         )
     if "file" in node and node["file"] not in names:
-        raise ModelFileError("a scikit-learn part that names a file which is not there.")
+        raise ModelFileError("a scikit-learn part refers to a file that it does not have.")
 
 
 # --- the numbers ---------------------------------------------------------------------------------
 
 
 def check_numbers(estimator: Any) -> None:
-    """Trees lead from nodes to later nodes, and ask for columns that there are."""
+    """Check that tree nodes refer to later nodes and to existing columns only."""
     seen: set[int] = set()
     waiting = [estimator]
     while waiting:
@@ -242,7 +242,9 @@ def _check_trees(estimator: Any) -> None:
         for predictor in several:
             nodes = predictor.nodes
             if nodes.dtype.names is None or bool(nodes["is_categorical"].any()):
-                raise ModelFileError("it has trees that split by categories; no file holds them.")
+                raise ModelFileError(
+                    "it has trees that split by categories, which a file cannot hold."
+                )
             inner = ~nodes["is_leaf"].astype(bool)
             left, right = nodes["left"][inner], nodes["right"][inner]
             _check_tree(len(nodes), inner, left, right, nodes["feature_idx"][inner], columns)
@@ -252,10 +254,10 @@ def _check_trees(estimator: Any) -> None:
         left, right = tree.children_left[inner], tree.children_right[inner]
         _check_tree(tree.node_count, inner, left, right, tree.feature[inner], columns)
         if tree.n_features != columns:
-            raise ModelFileError("it has a tree of other columns.")
+            raise ModelFileError("it has a tree with another number of columns.")
     for part in np.ravel(np.asarray(getattr(estimator, "estimators_", ()), dtype=object)):
         if hasattr(part, "tree_") and part.n_features_in_ != columns:
-            raise ModelFileError("it has a tree of other columns.")
+            raise ModelFileError("it has a tree with another number of columns.")
 
 
 def _check_tree(size: int, inner: Any, left: Any, right: Any, feature: Any, columns: int) -> None:
@@ -266,4 +268,6 @@ def _check_tree(size: int, inner: Any, left: Any, right: Any, feature: Any, colu
         fine = fine and bool(((child > own) & (child < size)).all())
     column = feature.astype(np.int64)
     if not (fine and bool(((column >= 0) & (column < columns)).all())):
-        raise ModelFileError("it has a tree that leads nowhere.")
+        raise ModelFileError(
+            "it has a tree whose nodes refer to nodes or columns that do not exist."
+        )
