@@ -36,11 +36,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from twostagegp.engines.neighbors.compiled.lanes import (
-    DEGREE,
-    FAR,
-    LANES,
-    OPTIONS,
+from twostagegp.engines.neighbors.compiled.lanes import DEGREE, FAR, LANES, OPTIONS
+from twostagegp.engines.neighbors.compiled.loops import (
     differences,
     eliminate,
     eliminate_pair,

@@ -14,13 +14,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from twostagegp.engines.neighbors.compiled.lanes import (
-    BLOCK,
-    LANES,
-    OPTIONS,
-    block_distances,
-    box_distances,
-)
+from twostagegp.engines.neighbors.compiled.lanes import BLOCK, LANES, OPTIONS
+from twostagegp.engines.neighbors.compiled.loops import block_distances, box_distances
 
 __all__ = ["build", "leaf_of", "search"]
 
