@@ -85,9 +85,9 @@ SOLVE_GOAL = 4.0
 
 #: The second part, by the name that the command line uses.
 LOCAL = "local_solves"
-#: Operations of one Matérn 3/2 covariance in ``compiled/lanes.py``: s (1 + r) exp(-r) with r = the
-#: root of 3 D are seven (three products, a sum, a square root, two minima); the exponential is one
-#: product, ten terms of two operations each, and eight squares.
+#: Operations of one Matérn 3/2 covariance in ``compiled/vector_loops.py``: s (1 + r) exp(-r) with
+#: r = the root of 3 D are seven (three products, a sum, a square root, two minima); the exponential
+#: is one product, ten terms of two operations each, and eight squares.
 COVARIANCE_FLOPS = 36
 
 Fit = Callable[[Array, Array, int], Fitted]

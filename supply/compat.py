@@ -31,7 +31,8 @@ PACKAGES = ("torch", "gpytorch", "numpy", "scipy", "scikit-learn", "pandas", "nu
 TESTS = (
     "pipeline/test_two_stage.py",
     "engines/test_exact_engine.py",
-    "kernels/test_kernels.py",
+    "kernels/test_catalogue.py",
+    "kernels/test_wrapped.py",
     "numerics/test_linalg.py",
     "numerics/test_objectives.py",
     "engines/test_neighbor_engine.py",

@@ -1,4 +1,4 @@
-"""Which engine a table gets when the user leaves it open."""
+"""The choice of ``method="auto"``: exact, or neighbours if an exact fit would cost too much."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ import torch
 from twostagegp.engines.exact.blocked import BLOCKED_ROWS
 from twostagegp.engines.memory import exact_bytes, memory_of_targets
 
-__all__ = ["METHODS", "choose_method", "exact_seconds"]
+__all__ = ["choose_method", "exact_seconds"]
 
-METHODS = ("exact", "neighbors", "vecchia", "svgp")
-
-#: Factorisations of all rows that a two-stage fit amounts to, training and conditioning together:
-#: with all matrices at hand (benchmarks.exact_speed), and with one (benchmarks.exact_scale).
+#: Factorisations of all rows that take as long as a two-stage fit, training and conditioning
+#: together: with all matrices in memory (benchmarks.exact_speed), and with one of them
+#: (benchmarks.exact_scale).
 _FACTORISATIONS, _FACTORISATIONS_OF_LARGE = 85.0, 24.0
-#: Seconds a row that the latter spends on the search and on calibration.
-_SECONDS_A_ROW = {"cpu": 4e-3, "cuda": 4e-4}
-#: Double-precision operations a second that are assumed: a CPU core or two, and a GPU. Constants,
-#: so that the choice does not depend on what else the machine is doing. Nothing is known of other
-#: devices: they are no faster than a CPU, so that neighbours take over rather too soon than never.
+#: Seconds per row that the latter spends on the search and on calibration.
+_SECONDS_PER_ROW = {"cpu": 4e-3, "cuda": 4e-4}
+#: Double-precision operations per second that are assumed, for one or two CPU cores and for a GPU.
+#: Constants, so that the choice does not depend on the load of the machine. Any other device counts
+#: as a CPU: neighbours then take over too early rather than too late.
 _RATES = {"cpu": 4e10, "cuda": 4e13}
 
 
 def exact_seconds(n: int, device: torch.device, blocked_rows: int = BLOCKED_ROWS) -> float:
-    """Return the rough seconds of an exact two-stage fit on n distinct rows.
+    """Return roughly how many seconds an exact two-stage fit of n distinct rows takes.
 
     Examples
     --------
@@ -37,7 +36,7 @@ def exact_seconds(n: int, device: torch.device, blocked_rows: int = BLOCKED_ROWS
     one = n**3 / 3.0 / _RATES[kind]
     if n <= blocked_rows:
         return _FACTORISATIONS * one
-    return _FACTORISATIONS_OF_LARGE * one + _SECONDS_A_ROW[kind] * n
+    return _FACTORISATIONS_OF_LARGE * one + _SECONDS_PER_ROW[kind] * n
 
 
 def choose_method(
@@ -50,8 +49,8 @@ def choose_method(
 ) -> tuple[str, str]:
     """Return the method for n distinct rows in groups of these sizes, and the reason.
 
-    The exact method gives way where it would take more than ``most_seconds`` or more memory than
-    there is.
+    The method is ``"neighbors"`` if an exact fit would take more than ``most_seconds`` or more
+    memory than is available, else ``"exact"``.
 
     Examples
     --------

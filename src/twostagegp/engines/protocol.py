@@ -1,4 +1,4 @@
-"""The protocol between the pipeline and whatever does the linear algebra.
+"""The protocol between the pipeline and the engines, which do the linear algebra.
 
 An :class:`Engine` holds training rows, poses training problems over them and conditions on them; a
 :class:`Posterior` is a Gaussian process at fixed hyperparameters, conditioned on those rows. Every
@@ -20,7 +20,7 @@ from twostagegp.engines.problem import ObjectiveName, Problem
 from twostagegp.kernels import Kernel, Vector
 from twostagegp.numerics.held_out import Heldout
 
-__all__ = ["Engine", "Posterior", "Trainable"]
+__all__ = ["Engine", "Heldout", "Posterior", "Trainable"]
 
 
 class Posterior(Protocol):
@@ -44,7 +44,7 @@ class Posterior(Protocol):
 
     @property
     def jitter(self) -> float:
-        """What was added to the diagonal so that the matrix could be factorised; usually 0."""
+        """Number added to the diagonal so that the matrix could be factorised; usually 0."""
 
     def mean(self, X: Tensor) -> Tensor:
         """Return the posterior mean at X, shape (n,)."""
@@ -56,31 +56,31 @@ class Posterior(Protocol):
         """Return the latent posterior covariance at X, shape (n, n)."""
 
     def heldout(self, index: Tensor | None = None) -> Heldout:
-        """Predict training rows from the others, or from the other groups where there are groups.
+        """Predict training rows from the other rows; if rows have groups, from the other groups.
 
         ``index`` are the rows to predict, all by default.
         """
 
     def drop_factor(self) -> None:
-        """Forget what only variances need, to save memory; the mean still works."""
+        """Free the memory that only variances need; afterwards only the mean can be predicted."""
 
     def extended(self, rows: Rows, changed: Tensor) -> Self:
         """Condition on more rows at the same hyperparameters.
 
         ``rows`` are the old rows in their order and new ones after them; ``changed`` are the
-        numbers of the old rows whose weight or target is another one now.
+        numbers of the old rows whose weight or target has changed.
         """
 
 
 class Trainable(Protocol):
-    """Rows that pose training problems: all that training a candidate needs of an engine."""
+    """The part of an engine that training a candidate needs: rows and training problems."""
 
     @property
     def rows(self) -> Sized:
         """The training rows."""
 
     def subset(self, index: NDArray[np.int64]) -> Self:
-        """Return the same on some of the rows."""
+        """Return the same engine on some of the rows."""
 
     def problem(self, kernel: Kernel, objective: ObjectiveName, R: Tensor | None = None) -> Problem:
         """Return a training problem over all rows, a function of (theta, log noise variance)."""
@@ -132,5 +132,5 @@ class Engine(Protocol):
             predicted from: the exact engine uses the batch itself, the neighbour engine all rows.
         start : array, optional
             Parameters near which the problem will be evaluated; the kernel's own starting values
-            by default. Neighbours and inducing points are those of its lengthscales.
+            by default. Neighbours and inducing points are chosen for its lengthscales.
         """

@@ -74,7 +74,7 @@ class _Parts:
 
 
 def _heldout(parts: _Parts, rows: Rows) -> Heldout:
-    """Held-out residuals and variances of the rows that ``parts`` are of, one copy or group out."""
+    """Return held-out residuals and variances, with one copy or one group left out at a time."""
     c, s, r = rows.c, parts.s, parts.r
     if rows.groups is None:
         return without_factor(rows.t, parts.mu, r, parts.rest, c, s)
@@ -85,7 +85,7 @@ def _heldout(parts: _Parts, rows: Rows) -> Heldout:
 
 
 def _group_predictions(parts: _Parts, rows: Rows) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Row numbers, held-out residuals and latent covariance of every group."""
+    """Yield row numbers, held-out residuals and latent covariance of every group."""
     assert rows.groups is not None
     for G in group_blocks(rows.groups):
         V = parts.V[:, G]
@@ -93,7 +93,7 @@ def _group_predictions(parts: _Parts, rows: Rows) -> Iterator[tuple[Tensor, Tens
 
 
 def _group_density(parts: _Parts, rows: Rows) -> Tensor:
-    """Twice the negative log density of every group predicted from the others."""
+    """Return twice the negative log density of all groups, each predicted from the others."""
     total = parts.r.new_zeros(())
     for G, e, C in _group_predictions(parts, rows):
         S = C + torch.diag(parts.rest[G] + (parts.s / rows.c)[G])
@@ -103,7 +103,7 @@ def _group_density(parts: _Parts, rows: Rows) -> Tensor:
 
 
 def _within(rows: Rows, s: Tensor) -> Tensor:
-    """Twice what the copies within merged rows add to a negative log density."""
+    """Return twice what the copies within merged rows add to a negative log density."""
     return copies_within(rows.c, rows.q, s)[0].sum()
 
 
@@ -119,7 +119,7 @@ class SparseProblem(Problem):
     metric: Metric = field(kw_only=True)
 
     def is_stale(self, parameters: Vector) -> bool:
-        """Whether the inducing points would be others in the metric of these parameters."""
+        """Whether the metric of these parameters would give other inducing points."""
         metric = Metric.of(self.kernel, parameters[:-1], self.rows.X.shape[1])
         return metric.change(self.metric) >= SETTLED
 
@@ -153,7 +153,7 @@ class SparseProblem(Problem):
         rest = (k_xx - A.square().sum(0)).clamp(min=0.0)
         if self.objective == "nll":
             fit = rows.t @ (weight * rows.t) - b @ b
-            # The determinant of D = s / c, of whose logarithm `within` has c - 1 times log s.
+            # log det(A^T A + D) with D = diag(s / c); `_within` has the other c - 1 times log s.
             determinant = 2.0 * L_B.diagonal().log().sum() + (s / rows.c).log().sum()
             return 0.5 * (fit + determinant + rest @ weight + _within(rows, s))
         parts = _Parts(V, V.T @ b, V.square().sum(0), rest, s)
@@ -167,13 +167,13 @@ class SparseProblem(Problem):
 
 
 def _with_jitter(K: Tensor) -> Tensor:
-    """K with a small share of its largest diagonal entry added to the diagonal."""
+    """Return K with a small share of its largest diagonal entry added to the diagonal."""
     jitter = _JITTER[K.dtype] * float(K.detach().diagonal().max())
     return K + jitter * torch.eye(len(K), dtype=K.dtype, device=K.device)
 
 
 def _factor(K: Tensor) -> Tensor:
-    """Cholesky factor through which autograd works, or our error."""
+    """Return the Cholesky factor, differentiable by autograd, or raise NumericalError."""
     L, failed = torch.linalg.cholesky_ex(K)
     if bool(failed):
         raise not_positive_definite(len(K), K.dtype, 0.0, float(K.detach().diagonal().mean()))
@@ -181,7 +181,7 @@ def _factor(K: Tensor) -> Tensor:
 
 
 class InducingPoints:
-    """Inducing points of the same rows in several metrics; the last ones are kept."""
+    """Inducing points of the same rows for several metrics; those used last are kept."""
 
     _KEPT = 6
 
@@ -220,7 +220,7 @@ class SparseEngine:
     ----------
     rows : Rows
     n_inducing : int
-        Inducing points; all rows where there are fewer.
+        Number of inducing points; with fewer rows than that, every row is one.
     noise_floor : float
         Lower bound of the noise variance on the standardised target.
     use_prior : bool
@@ -228,7 +228,7 @@ class SparseEngine:
     pool_rows : int
         Random rows among which inducing points are chosen.
     seed : int
-        Of that choice.
+        Seed of that choice.
     """
 
     rows: Rows
@@ -390,7 +390,7 @@ class SparsePosterior:
         return _heldout(_Parts(V, mu, V.square().sum(0), rest, self.noise + rows.extra), rows)
 
     def drop_factor(self) -> None:
-        """Nothing to forget: no factor is larger than (M, M)."""
+        """Do nothing: no factor is larger than (M, M)."""
 
     def extended(self, rows: Rows, changed: Tensor) -> SparsePosterior:
         """Condition on more rows with the same inducing points."""

@@ -27,7 +27,7 @@ from torch import Tensor
 from twostagegp.data.appending import CONSTANT_MODEL, AppendedRows
 from twostagegp.data.rows import Rows
 from twostagegp.data.scaling import Prepared
-from twostagegp.engines.neighbors.engine import NeighborEngine, NeighborPosterior, Remembered
+from twostagegp.engines.neighbors.engine import KnownPoints, NeighborEngine, NeighborPosterior
 from twostagegp.engines.problem import Problem
 from twostagegp.errors import InputError
 from twostagegp.estimators.base import BaseGPRegressor
@@ -78,7 +78,7 @@ class Whitening:
     matrix: Tensor
 
     def __post_init__(self) -> None:
-        self._last: tuple[Remembered, Tensor] | None = None
+        self._last: tuple[KnownPoints, Tensor] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_last": None}
@@ -95,10 +95,10 @@ class Whitening:
 
     def __call__(self, X: Tensor) -> Tensor:
         last = self._last  # read once: another thread may store its own
-        if last is not None and last[0].are(X):
+        if last is not None and last[0].same(X):
             return last[1]
         Z = (X - self.mean) @ self.matrix
-        self._last = Remembered(X), Z
+        self._last = KnownPoints(X), Z
         return Z
 
 

@@ -11,7 +11,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from twostagegp.data.checks import penalty_option
 from twostagegp.data.scaling import Prepared
-from twostagegp.engines.choice import METHODS, choose_method
+from twostagegp.engines.choice import choose_method
 from twostagegp.engines.memory import plan_factor
 from twostagegp.estimators.base import BaseGPRegressor
 from twostagegp.estimators.exports import GPyTorchExports
@@ -27,8 +27,8 @@ from twostagegp.estimators.validation import (
     at_least,
     is_kernel,
 )
-from twostagegp.pipeline.fit import fit_two_stage
-from twostagegp.pipeline.mean.build import is_regressor_like
+from twostagegp.pipeline.fit import METHODS, fit_two_stage
+from twostagegp.pipeline.mean.build import MEANS, is_regressor_like
 from twostagegp.pipeline.model import TwoStageFit
 from twostagegp.pipeline.options import Options
 from twostagegp.pipeline.settings import DEFAULTS, Settings
@@ -37,7 +37,6 @@ from twostagegp.training.schedule import Training
 __all__ = ["TwoStageGPRegressor"]
 
 
-_MEANS = {"stack", "search", "constant"}
 _SELECTIONS = {"heldout", "misspecification"}
 
 
@@ -52,7 +51,7 @@ def _is_mean_list(value: Any) -> bool:
 
 def _is_mean(value: Any) -> bool:
     if isinstance(value, str):
-        return value in _MEANS or is_kernel(value)
+        return value in MEANS or is_kernel(value)
     return is_kernel(value) or is_regressor_like(value) or _is_mean_list(value)
 
 
@@ -158,7 +157,7 @@ class TwoStageGPRegressor(GPyTorchExports, BaseGPRegressor):
         "kernels": [KERNELS_LIST],
         "ard": ["boolean", StrOptions({"both"})],
         "mean": [
-            StrOptions(_MEANS),
+            StrOptions(set(MEANS)),
             KERNEL,
             Where("a scikit-learn regressor object", holds=is_regressor_like),
             Where("a non-empty list of these", holds=_is_mean_list),

@@ -27,8 +27,7 @@ from twostagegp.estimators.exact_gp import SingleStageFit
 from twostagegp.interop.kernels import Standardise, exact_kernel
 from twostagegp.interop.scale import ScaleModule
 from twostagegp.kernels.gpytorch import dense
-from twostagegp.pipeline.mean.crossfit import RegressorMean
-from twostagegp.pipeline.mean.models import ConstantMean, RidgeMean
+from twostagegp.pipeline.mean.models import ConstantMean, MeanModel, RidgeMean
 from twostagegp.pipeline.mean.stacked import StackedMean
 from twostagegp.pipeline.model import TwoStageFit
 from twostagegp.pipeline.variance import ConstantVariance, GPVariance
@@ -129,10 +128,10 @@ class _ValueOnly(torch.autograd.Function):
         )
 
 
-class RegressorModule(torch.nn.Module):
-    """Predictions of a scikit-learn regressor."""
+class PredictionModule(torch.nn.Module):
+    """Predictions of a mean model without derivatives, such as a scikit-learn regressor."""
 
-    def __init__(self, model: RegressorMean) -> None:
+    def __init__(self, model: MeanModel) -> None:
         super().__init__()
         self.model = model
 
@@ -162,13 +161,12 @@ class StackModule(torch.nn.Module):
         return mean, (each - mean.unsqueeze(-1)).square() @ self.weights
 
 
-def _mean_module(model: Any) -> torch.nn.Module:
+def _mean_module(model: MeanModel) -> torch.nn.Module:
     if isinstance(model, RidgeMean) and isinstance(model.posterior, ExactPosterior):
         return KernelPosterior(model.posterior, with_factor=False)
     if isinstance(model, ConstantMean):
         return ConstantModule(model.value)
-    assert isinstance(model, RegressorMean)
-    return RegressorModule(model)
+    return PredictionModule(model)
 
 
 @dataclass

@@ -45,11 +45,11 @@ class Kernel(ABC):
 
     @abstractmethod
     def prior(self) -> tuple[Vector, Vector]:
-        """Return mean and precision of a weak Gaussian prior on ``theta`` (precision 0: none)."""
+        """Return mean and precision of a weak Gaussian prior on ``theta``; 0 is no prior."""
 
     @abstractmethod
     def evaluate(self, X: Tensor, theta: Vector) -> tuple[Tensor, Any]:
-        """Return K(X, X) as a new tensor, and what :meth:`gradient` needs."""
+        """Return K(X, X) as a new tensor, and the intermediate results :meth:`gradient` needs."""
 
     @abstractmethod
     def gradient(self, X: Tensor, theta: Vector, K: Tensor, saved: Any, W: Tensor) -> Vector:

@@ -1,9 +1,10 @@
 r"""One covariance function over many small problems at once.
 
 A batch is B problems of the same size with inputs of shape (B, n, d), each with its own parameter
-vector: :math:`K_b = k_{\theta_b}(X_b, X_b)`. For a named kernel with one lengthscale only the size
-of the distances changes during training, so they are computed once. A wrapped GPyTorch kernel holds
-one parameter vector at a time: problems that share it are evaluated in one call, others one by one.
+vector: :math:`K_b = k_{\theta_b}(X_b, X_b)`. For a named kernel with one lengthscale all distances
+change by a common factor during training, so they are computed once. A wrapped GPyTorch kernel
+holds one parameter vector at a time: problems that share it are evaluated in one call, others one
+by one.
 
 The derivatives are those of ``stationary.py``, with a symmetric :math:`W_b` per problem.
 """
@@ -30,7 +31,7 @@ class KernelBatch(Protocol):
     """K and its derivatives for some of the problems of a batch.
 
     ``concurrent`` says whether two threads may use it at the same time. A ``theta`` of shape (1, p)
-    holds for all problems of :meth:`evaluate`, and :meth:`gradient` is then the sum over them.
+    is shared by all problems of :meth:`evaluate`, and :meth:`gradient` is then the sum over them.
     """
 
     concurrent: bool
@@ -78,7 +79,7 @@ def kernel_batch(kernel: Kernel, X: Tensor) -> KernelBatch:
 
 
 def take(values: Tensor, index: Index) -> Tensor:
-    """Return some problems of a batch; a batch of one holds for all problems."""
+    """Return some problems of a batch; a batch of one is shared by all problems."""
     return values if values.shape[0] == 1 else values[index]
 
 
@@ -170,12 +171,12 @@ class _WrappedBatch:
         self.kernel = kernel
         self.X = X
 
-    def _at_once(self, X: Tensor, theta: Tensor) -> bool:
+    def _in_one_call(self, X: Tensor, theta: Tensor) -> bool:
         return len(theta) == 1 and len(X) != 1 and self.kernel.takes_batches
 
     def evaluate(self, index: Index, theta: Tensor) -> tuple[Tensor, tuple[Tensor, Any]]:
         X = take(self.X, index)
-        if self._at_once(X, theta):
+        if self._in_one_call(X, theta):
             K, graph = self.kernel.evaluate(X, _vectors(theta)[0])
             return K, (X, graph)
         size = max(len(X), len(theta))
@@ -185,7 +186,7 @@ class _WrappedBatch:
 
     def gradient(self, theta: Tensor, K: Tensor, saved: tuple[Tensor, Any], W: Tensor) -> Tensor:
         X, graphs = saved
-        if self._at_once(X, theta):
+        if self._in_one_call(X, theta):
             total = self.kernel.gradient(X, _vectors(theta)[0], K, graphs, W)
             return torch.as_tensor(total[None]).to(theta)
         if len(X) > 1:

@@ -17,10 +17,10 @@ with the outputscale s, and p = 2 (Euclidean) or p = 1. Each class below is one 
     \text{rq}        &: (1 + r^2 / 2\alpha)^{-\alpha} \\
     \text{laplacian} &: \exp(-r), \quad p = 1
 
-**To add a kernel**, write a class here, put it into ``CATALOGUE``, and give it a test class in
-``tests/kernels/test_catalogue.py``. Required are ``name``, ``formula`` and ``derivative``; the rest
-has a default. Training, batches of problems, the export to GPyTorch, files, reports and the command
-line take the kernel from here.
+**To add a kernel**, write a class here, put an instance into ``_FORMS``, and add its formula to the
+table ``FORMULAS`` of ``tests/kernels/test_catalogue.py``. Required are ``name``, ``formula`` and
+``derivative``; the rest has a default. Training, batches of problems, the export to GPyTorch,
+files, reports and the command line take the kernel from here.
 """
 
 from __future__ import annotations
@@ -120,16 +120,16 @@ class StationaryForm(ABC):
     metric : {1, 2}
         p, the norm of the distance.
     smoothness : float or None
-        :math:`\nu` of a Matérn kernel of the same smoothness; None if it does not compare.
+        :math:`\nu` of a Matérn kernel of the same smoothness; None if no Matérn kernel compares.
     description : str
-        What the kernel says about the outcome, for reports: "the outcome is ...".
+        What the kernel assumes about the outcome, for reports: "the outcome is ...".
     classical_divisor : float
         The lengthscale of classical kernel ridge (``gamma = 1/d``) is the typical distance of two
         rows divided by this.
     extra : ExtraParameter or None
-        Called ``alpha`` in the methods; they get 1.0 if there is none.
+        Called ``alpha`` in the methods; without one they are given 1.0.
     compiled : ExponentialForm or None
-        The form for the compiled loops of the neighbour method; None for torch.
+        The form for the compiled loops of the neighbour method; if None, torch does their work.
     """
 
     name: ClassVar[str]
@@ -156,7 +156,7 @@ class StationaryForm(ABC):
         return self.formula(r, alpha) * s
 
     def shrink_derivative(self, K: Tensor, r: Tensor, s: Scalars, alpha: Scalars) -> Tensor:
-        r"""Return :math:`-\partial K / \partial \log r`: the slope by a common log-lengthscale."""
+        r"""Return :math:`-\partial K / \partial \log r`: the slope by a common log lengthscale."""
         slope = self.derivative(K, r, s, alpha).mul_(r)
         return slope if self.metric == 1 else slope.mul_(r)
 
@@ -197,7 +197,7 @@ class _RBF(StationaryForm):
 
 
 class _Matern(StationaryForm):
-    r"""What the Matérn kernels share; the smoothness :math:`\nu` is a half-integer."""
+    r"""Base of the Matérn kernels; the smoothness :math:`\nu` is a half-integer."""
 
     def gpytorch(self, ard_num_dims: int | None) -> Any:
         from gpytorch.kernels import MaternKernel

@@ -1,4 +1,4 @@
-r"""The bridge to GPyTorch's kernel classes, imported only when one is needed.
+r"""Conversions between this package's kernels and GPyTorch's; imported only when needed.
 
 Every named kernel has an equal GPyTorch kernel, which can be part of a user's own sums and
 products. For kernels that GPyTorch lacks this module has one: :class:`LaplacianKernel` (the L1

@@ -73,5 +73,6 @@ class LinearKernel(Kernel):
         from gpytorch.kernels import LinearKernel as Linear
 
         kernel = Linear().double()
-        kernel.variance = torch.as_tensor(math.exp(theta[0]) / self.n_features)
+        variance = math.exp(theta[0]) / self.n_features
+        kernel.variance = torch.as_tensor(variance, dtype=torch.float64)
         return kernel

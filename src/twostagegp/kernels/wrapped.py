@@ -36,11 +36,11 @@ class WrappedKernel(Kernel):
         Their positions in the user's table; ``active_dims`` and ``ard_num_dims`` refer to it.
     """
 
-    #: Entries of the matrix whose autograd graph is held at one time, per kind of device. Sums and
-    #: products hold about a hundred numbers per entry, a spectral mixture some 250.
+    #: Entries of the matrix whose autograd graph is held at one time, per kind of device. The graph
+    #: of a sum or product holds about 100 numbers per entry, that of a spectral mixture about 250.
     graph_entries: ClassVar[Mapping[str, int]] = {"cpu": 1 << 16, "cuda": 1 << 21}
     ard = False
-    _takes_batches: bool | None = None  # not tried yet
+    _takes_batches: bool | None = None  # None: not tried yet
     n_features: int
     columns: Columns | None
     module: torch.nn.Module
@@ -77,7 +77,7 @@ class WrappedKernel(Kernel):
         return self._takes_batches
 
     def _agrees_on_a_batch(self) -> bool:
-        """Whether a few small problems in one call give the same as in one call per problem.
+        """Whether a few small problems in one call give the same results as one call each.
 
         GPyTorch's own kernels broadcast over leading dimensions; those that users write may not.
         """
@@ -106,9 +106,9 @@ class WrappedKernel(Kernel):
     def _dense(self, X: Tensor, Z: Tensor) -> Tensor:
         from twostagegp.kernels.gpytorch import dense
 
-        return dense(self.module, self._placed(X), self._placed(Z))
+        return dense(self.module, self._in_user_columns(X), self._in_user_columns(Z))
 
-    def _placed(self, X: Tensor) -> Tensor:
+    def _in_user_columns(self, X: Tensor) -> Tensor:
         return X if self.columns is None else self.columns.expand(X)
 
     def _free(self) -> list[Tensor]:
@@ -154,7 +154,7 @@ class WrappedKernel(Kernel):
         self, X: Tensor, theta: Vector, K: Tensor, saved: Tensor | None, W: Tensor
     ) -> Vector:
         if saved is not None:
-            return self._through(saved, W)
+            return self._graph_derivatives(saved, W)
         # There is no graph if the matrix is large, or if the module's parameters have changed.
         self._write(theta, X)
         total = np.zeros(self.size)
@@ -173,7 +173,7 @@ class WrappedKernel(Kernel):
 
     def _graph_gradient(self, X: Tensor, Z: Tensor, W: Tensor) -> Vector:
         with torch.enable_grad():
-            return self._through(self._dense(X, Z), W)
+            return self._graph_derivatives(self._dense(X, Z), W)
 
     def _in_strips(self, X: Tensor, Z: Tensor) -> bool:
         """Whether the graph of the whole matrix would be too large."""
@@ -204,7 +204,7 @@ class WrappedKernel(Kernel):
                 K[a:b, c:d] = K[c:d, a:b].T
         return K
 
-    def _through(self, graph: Tensor, W: Tensor) -> Vector:
+    def _graph_derivatives(self, graph: Tensor, W: Tensor) -> Vector:
         """Return the inner products of W with the derivatives of a matrix by the parameters."""
         parameters = self._free()
         if not parameters:
@@ -231,12 +231,14 @@ class WrappedKernel(Kernel):
     def diagonal(self, X: Tensor, theta: Vector) -> Tensor:
         self._write(theta, X)
         with torch.no_grad():
-            return torch.as_tensor(self.module(self._placed(X), diag=True))
+            return torch.as_tensor(self.module(self._in_user_columns(X), diag=True))
 
     def diagonal_gradient(self, X: Tensor, theta: Vector, w: Tensor) -> Vector:
         self._write(theta, X)
         with torch.enable_grad():
-            return self._through(torch.as_tensor(self.module(self._placed(X), diag=True)), w)
+            return self._graph_derivatives(
+                torch.as_tensor(self.module(self._in_user_columns(X), diag=True)), w
+            )
 
     def lengthscales(self, theta: Vector) -> Vector | None:
         from twostagegp.kernels.gpytorch import lengthscales_of

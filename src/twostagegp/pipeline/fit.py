@@ -27,12 +27,15 @@ from twostagegp.pipeline.mean.models import ConstantMean
 from twostagegp.pipeline.mean.stacked import StackedMean
 from twostagegp.pipeline.methods.exact import ExactMethod
 from twostagegp.pipeline.methods.protocol import Method
-from twostagegp.pipeline.methods.sampled import SampledMethod
+from twostagegp.pipeline.methods.sampled import SAMPLED, SampledMethod
 from twostagegp.pipeline.model import TwoStageFit
 from twostagegp.pipeline.options import Options
 from twostagegp.pipeline.variance import ConstantVariance, fit_variance
 
-__all__ = ["fit_two_stage"]
+__all__ = ["METHODS", "fit_two_stage"]
+
+#: What ``method`` may be, besides "auto".
+METHODS = ("exact", *SAMPLED)
 
 _LOG = logging.getLogger("twostagegp")
 

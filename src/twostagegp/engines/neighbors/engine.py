@@ -2,7 +2,7 @@ r"""The neighbour engine: every prediction from the k nearest training rows alon
 
 Neighbours are found in the kernel's own metric: inputs divided by its lengthscales, L1 for the
 Laplacian. A row that is held out is predicted from its k nearest *other* rows (without its whole
-group, where groups are given), which costs no more than a prediction. With k = n this is the exact
+group, if groups are given), which costs no more than a prediction. With k = n this is the exact
 engine. Of a row with several copies one is left out (:mod:`twostagegp.numerics.held_out`).
 """
 
@@ -32,46 +32,46 @@ from twostagegp.numerics.linalg import safe_cholesky
 
 __all__ = ["NeighborEngine", "NeighborPosterior", "NeighborProblem"]
 
-#: Indexes kept for metrics that were used last.
+#: Indexes that are kept: those of the metrics used last.
 _KEPT = 6
-#: Rows that a joint covariance is conditioned on at most.
+#: Most rows that a joint covariance is conditioned on.
 _JOINT_ROWS = 5000
 
 
-class Remembered:
-    """Points that an answer is known for: the same tensor, not changed since."""
+class KnownPoints:
+    """Points whose result is stored, recognised as the same tensor, not changed since."""
 
     def __init__(self, points: Tensor) -> None:
         self.reference = weakref.ref(points)
-        # A tensor of inference mode does not count its changes: it is never the same again.
+        # A tensor made in inference mode does not count its changes, so it is never recognised.
         self.version = -1 if points.is_inference() else points._version
 
-    def are(self, points: Tensor) -> bool:
-        """Whether these are the points."""
+    def same(self, points: Tensor) -> bool:
+        """Whether these are the stored points, unchanged."""
         if self.reference() is not points or points.is_inference():
             return False
         return self.version == points._version
 
 
 class IndexStore:
-    """Indexes of the same rows in several metrics, and the last answers they gave.
+    """Indexes of the same rows in several metrics, and the results of the last queries.
 
-    The parts of a model that share a metric ask about the same points one after the other.
+    The parts of a model that share a metric query the same points one after the other.
     """
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
         self._indexes: dict[Metric, NeighborIndex] = {}
-        self._answers: list[tuple[Remembered, Metric, int, Tensor]] = []
+        self._answers: list[tuple[KnownPoints, Metric, int, Tensor]] = []
         self._last_rows: tuple[Tensor, Metric, int, Tensor] | None = None
         self._lock = threading.Lock()
         self._grown: weakref.ref[IndexStore] | None = None
 
     def extended(self, rows: Rows) -> IndexStore:
-        """A store for other rows; who asks for the same rows shares it.
+        """Return the store for these and more rows; a second call with the same rows shares it.
 
-        Indexes are built anew when they are first asked for, which is cheap beside what
-        predictions cost (benchmarks.update_speed).
+        Indexes are built again at the first query, which costs little compared with predictions
+        (benchmarks.update_speed).
         """
         grown = None if self._grown is None else self._grown()
         if grown is None or grown.rows is not rows:
@@ -86,7 +86,7 @@ class IndexStore:
         self.__init__(state["rows"])  # type: ignore[misc]
 
     def index(self, metric: Metric) -> NeighborIndex:
-        """The index of a metric, built when it is first asked for."""
+        """Return the index of a metric; build it at the first call."""
         with self._lock:
             found = self._indexes.pop(metric, None)
             if found is None:
@@ -98,19 +98,19 @@ class IndexStore:
         return found
 
     def near(self, metric: Metric, points: Tensor, k: int) -> Tensor:
-        """Nearest rows of points; the same points in the same metric are not searched twice."""
-        for remembered, known, size, answer in self._answers:
-            if remembered.are(points) and known == metric and size == k:
+        """Return the nearest rows of points; the same query is not searched twice."""
+        for points_known, known, size, answer in self._answers:
+            if points_known.same(points) and known == metric and size == k:
                 return answer
         answer = self.index(metric).query(metric.scale(points), k)
-        kept = [known for known in self._answers if known[0].are(points)][-_KEPT:]
-        self._answers = [*kept, (Remembered(points), metric, k, answer)]
+        kept = [known for known in self._answers if known[0].same(points)][-_KEPT:]
+        self._answers = [*kept, (KnownPoints(points), metric, k, answer)]
         return answer
 
     def near_rows(self, metric: Metric, index: Tensor, k: int) -> Tensor:
-        """Return the nearest other rows of some rows, their own groups left out.
+        """Return the nearest other rows of some rows, without those of their own group.
 
-        The last answer is kept: a penalty is tuned by several predictions of the same rows.
+        The last result is kept: a penalty is tuned by several predictions of the same rows.
         """
         last = self._last_rows  # read once: another thread may store its own
         if last is not None and last[1:3] == (metric, k) and torch.equal(last[0], index):
@@ -134,7 +134,7 @@ class NeighborProblem(Problem):
     near : Tensor of shape (m, k)
         Their neighbours.
     metric : Metric
-        In which they are the nearest.
+        The metric in which they are the nearest.
     """
 
     batch: Tensor = field(kw_only=True)
@@ -146,7 +146,7 @@ class NeighborProblem(Problem):
         self._total = float(self.rows.c[self.batch].sum())
 
     def is_stale(self, parameters: Vector) -> bool:
-        """Whether other rows are near in the metric of these parameters."""
+        """Whether the metric of these parameters would give other neighbours."""
         metric = Metric.of(self.kernel, parameters[:-1], self.rows.X.shape[1])
         return metric.change(self.metric) >= SETTLED
 
@@ -170,13 +170,15 @@ class NeighborEngine:
     ----------
     rows : Rows
     n_neighbors : int
-        Rows that a prediction is made from (fewer where there are fewer).
+        Rows that a prediction is made from; all rows if there are fewer.
     noise_floor : float
+        Lower bound of the noise variance on the standardised target.
     use_prior : bool
+        Whether training adds the weak prior on hyperparameters.
     order : integer Tensor of shape (n,), optional
-        Place of each row in the order that ``objective="nll"`` (Vecchia's likelihood) takes.
+        Position of each row in the order of Vecchia's likelihood (``objective="nll"``).
     store : IndexStore, optional
-        Shared by engines on the same inputs.
+        Indexes, shared by engines on the same inputs.
     """
 
     rows: Rows
@@ -205,7 +207,7 @@ class NeighborEngine:
         return replace(self, noise_floor=noise_floor)
 
     def extended(self, rows: Rows) -> NeighborEngine:
-        """The same engine on these rows and new ones after them."""
+        """Return the same engine on these rows and new ones after them."""
         order = self.order
         if order is not None:
             places = torch.arange(len(self.rows), len(rows), device=order.device)
@@ -213,16 +215,16 @@ class NeighborEngine:
         return replace(self, rows=rows, order=order, store=self.store.extended(rows))
 
     def metric(self, kernel: Kernel, theta: Vector) -> Metric:
-        """The kernel's metric on these rows."""
+        """Return the kernel's metric on these rows."""
         return Metric.of(kernel, theta, self.rows.X.shape[1])
 
     def near_rows(self, kernel: Kernel, theta: Vector, index: Tensor) -> Tensor:
-        """Neighbours of training rows, without themselves, in the kernel's metric."""
+        """Return the nearest other rows of training rows in the kernel's metric."""
         k = min(self.n_neighbors, max(1, len(self.rows) - 1))
         return self.store.near_rows(self.metric(kernel, theta), index, k)
 
     def near_before(self, kernel: Kernel, theta: Vector, index: Tensor) -> Tensor:
-        """Neighbours of rows among those that come before them in ``order``: Vecchia's sets."""
+        """Return the nearest rows among those earlier in ``order``: Vecchia's conditioning sets."""
         if self.order is None:
             raise InputError(
                 "objective='nll' of neighbours is Vecchia's likelihood, which needs an order of "
@@ -264,7 +266,7 @@ class NeighborEngine:
 
 
 class NeighborPosterior:
-    """A zero-mean GP whose predictions see the k nearest rows.
+    """A zero-mean GP whose predictions are conditioned on the k nearest rows.
 
     Examples
     --------
@@ -287,7 +289,7 @@ class NeighborPosterior:
         self.engine = engine
         self.noise = math.exp(parameters[-1])
         self.metric = engine.metric(kernel, parameters[:-1])
-        self._last: tuple[Remembered, Tensor, Tensor] | None = None
+        self._last: tuple[KnownPoints, Tensor, Tensor] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_last": None}
@@ -297,14 +299,14 @@ class NeighborPosterior:
         return self.engine.rows
 
     def _moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance come from one factorisation; who asks for both pays once."""
+        """Return mean and variance, which come from one factorisation; the last result is kept."""
         last = self._last  # read once: another thread may store its own
-        if last is not None and last[0].are(X):
+        if last is not None and last[0].same(X):
             return last[1], last[2]
         k = min(self.engine.n_neighbors, len(self.rows))
         near = self.engine.store.near(self.metric, X, k)
         mean, variance = local_predict(self.kernel, self.parameters, self.rows, near, X)
-        self._last = Remembered(X), mean, variance
+        self._last = KnownPoints(X), mean, variance
         return mean, variance
 
     def mean(self, X: Tensor) -> Tensor:
@@ -314,10 +316,10 @@ class NeighborPosterior:
         return self._moments(X)[1].clone()
 
     def covariance(self, X: Tensor) -> Tensor:
-        """Joint covariance: variances as ever, correlations given all points' neighbours together.
+        """Return variances as in :meth:`variance`, with correlations given all neighbours together.
 
-        There is no joint distribution behind predictions that each see other rows; correlations
-        from the union of those rows are the nearest thing to one.
+        Predictions from different rows have no joint distribution; correlations conditioned on the
+        union of those rows take its place.
         """
         k = min(self.engine.n_neighbors, len(self.rows))
         union = torch.unique(self.engine.store.near(self.metric, X, k).long())
@@ -334,7 +336,7 @@ class NeighborPosterior:
         V = torch.linalg.solve_triangular(L, self.kernel.cross(near.X, X, theta), upper=False)
         C = self.kernel.cross(X, X, theta) - V.T @ V
         v = self.variance(X)
-        # Below this a conditional variance is rounding, and its correlations mean nothing.
+        # A smaller conditional variance is rounding error, and so are its correlations.
         prior = self.kernel.diagonal(X, theta)
         size = torch.maximum(C.diagonal(), 1e-15 * prior).sqrt()
         C = (C / size[:, None] / size).clamp_(-1.0, 1.0) * v.sqrt()[:, None] * v.sqrt()
@@ -354,8 +356,8 @@ class NeighborPosterior:
         return Heldout(ratio * (rows.t - mu), slope, variance)
 
     def drop_factor(self) -> None:
-        """Nothing to forget: no factor outlives a prediction."""
+        """Do nothing: no factor is kept after a prediction."""
 
     def extended(self, rows: Rows, changed: Tensor) -> NeighborPosterior:
-        """The same hyperparameters, with more rows to be near."""
+        """Return the same Gaussian process with more rows to choose neighbours from."""
         return NeighborPosterior(self.kernel, self.parameters, self.engine.extended(rows))

@@ -1,9 +1,9 @@
 """Exact nearest neighbours: one small interface over a compiled tree and torch.
 
-On the CPU a k-d tree with vector leaves (``compiled/tree.py``) answers, on a GPU distances to all
-rows in blocks, or boxes of rows. All give the same rows, nearest first, ties by row number (torch:
-but for ties at the very end of the list); a row can be left out of its own query, and so can its
-whole group. Memory is bounded: a block of distances at a time.
+On the CPU the index is a k-d tree with vector leaves (``compiled/tree.py``), on a GPU boxes of rows
+or blocks of distances to all rows. All give the same rows, nearest first, ties by row number (in
+torch except for ties with the last neighbour). A row can be left out of its own query, and so can
+its whole group. Memory is bounded: one block of distances at a time.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ __all__ = ["BoxIndex", "BruteIndex", "NeighborIndex", "TreeIndex", "neighbor_ind
 _SLICE = 1024
 #: Entries of a (queries, rows) block of distances: 256 MiB in float64.
 _BLOCK_ENTRIES = 1 << 25
-#: Rows of a box on a GPU, and boxes that a query looks into at most before it looks at all rows.
+#: Rows of a box on a GPU, and most boxes that a query searches before it searches all rows.
 _BOX_ROWS, _MOST_BOXES = 256, 1024
 #: From this many rows on a GPU sorts them into boxes.
 _BOXED_ROWS = 20_000
 
 
 class NeighborIndex(Protocol):
-    """Rows that can be asked for the nearest of them."""
+    """Rows among which the nearest to a point are found."""
 
     def query(
         self, points: Tensor, k: int, own: Tensor | None = None, own_group: Tensor | None = None
     ) -> Tensor:
-        """Nearest rows of each point, nearest first, shape (m, k); -1 where there are no more.
+        """Return the nearest rows of each point, nearest first, shape (m, k); -1 fills up.
 
         Parameters
         ----------
         points : Tensor of shape (m, d)
         own : integer Tensor of shape (m,), optional
-            A row that does not count for the point, or -1.
+            A row to leave out for each point, or -1.
         own_group : integer Tensor of shape (m,), optional
-            A group whose rows do not count, or -1.
+            A group whose rows are left out for each point, or -1.
         """
 
 
-def _no_one(m: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _minus_ones(m: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.full(m, -1, dtype=np.int64)
 
 
@@ -66,11 +66,11 @@ class TreeIndex:
         L1 distances instead of Euclidean ones.
     groups : Tensor of shape (n,), optional
     leaves : int, optional
-        Leaves (of 32 rows) looked at for a point at most. None is exact; with a number the search
-        is approximate, and :func:`recall` says how good it is.
+        Most leaves (of 32 rows) that are searched for a point. None is exact; with a number the
+        search is approximate, and :func:`recall` measures how good it is.
     ordered : bool
-        ``groups`` are places in an order, and for a query with ``own_group`` only rows with a
-        lower place count: the conditioning sets of Vecchia's likelihood.
+        ``groups`` are positions in an order, and a query with ``own_group`` finds only rows with a
+        lower position: the conditioning sets of Vecchia's likelihood.
 
     Examples
     --------
@@ -89,7 +89,9 @@ class TreeIndex:
         ordered: bool = False,
     ) -> None:
         if leaves is not None and leaves < 1:
-            raise InputError(f"leaves={leaves}: look at one leaf at least, or None for all.")
+            raise InputError(
+                f"leaves={leaves}: give a number of at least 1, or None to search all leaves."
+            )
         n, d = X.shape
         self.manhattan = manhattan
         self.budget = 2**62 if leaves is None else leaves
@@ -115,7 +117,7 @@ class TreeIndex:
     def query_within(
         self, points: Tensor, k: int, bound: NDArray[np.float64] | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Nearest rows no farther away than ``bound``, and their distances (squared, but for L1).
+        """Return the nearest rows within ``bound``, and their distances (squared, except for L1).
 
         Parameters
         ----------
@@ -126,7 +128,7 @@ class TreeIndex:
         Returns
         -------
         rows, distances : arrays of shape (m, k)
-            Nearest first; -1 and infinity where there are no more.
+            Nearest first, filled up with -1 and infinity.
 
         Examples
         --------
@@ -147,8 +149,8 @@ class TreeIndex:
     ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         queries = points.double().cpu().numpy()
         m = len(queries)
-        row = _no_one(m) if own is None else own.cpu().numpy().astype(np.int64)
-        group = _no_one(m) if own_group is None else own_group.cpu().numpy().astype(np.int64)
+        row = _minus_ones(m) if own is None else own.cpu().numpy().astype(np.int64)
+        group = _minus_ones(m) if own_group is None else own_group.cpu().numpy().astype(np.int64)
         limit = np.full(m, math.inf) if bound is None else bound
         leaf = np.empty(m, dtype=np.int64)
         found, distance = np.empty((m, k), dtype=np.int32), np.empty((m, k))
@@ -221,7 +223,7 @@ class BruteIndex:
 
 
 class BoxIndex:
-    """Rows in boxes, for a GPU: a query looks into the nearest boxes, as many as it needs.
+    """Rows in boxes, for a GPU: a query searches the nearest boxes, as many as it needs.
 
     Rows are halved along their widest column until a box has at most ``_BOX_ROWS``. For every query
     the boxes are sorted by distance; in round j it compares the rows of its j-th box with the
@@ -290,7 +292,7 @@ class BoxIndex:
         gap, turn = self._gaps(points).topk(rounds, largest=False, sorted=True)
         active = torch.arange(m, device=points.device)
         for j in range(rounds):
-            # Rounding must not leave out a box with a row at exactly this distance.
+            # The factor keeps a box that holds a row at exactly this distance, despite rounding.
             active = active[gap[active, j] * (1.0 - 1e-12) <= near[active, -1]]
             if len(active) == 0:
                 break
@@ -324,7 +326,7 @@ class BoxIndex:
         return found.int()
 
     def _gaps(self, points: Tensor) -> Tensor:
-        """Distances of points from all boxes (squared, but for L1), shape (m, boxes)."""
+        """Return distances of points from all boxes (squared, except for L1), shape (m, boxes)."""
         total = points.new_zeros(len(points), len(self.low))
         for c in range(points.shape[1]):
             x = points[:, c, None]
@@ -333,7 +335,7 @@ class BoxIndex:
         return total
 
     def _distances(self, points: Tensor, box: Tensor) -> Tensor:
-        """Distances of each point from the rows of its box, shape (m, rows of a box)."""
+        """Return the distances of each point from the rows of its box, shape (m, rows per box)."""
         u = self.inputs[box] - points[:, None, :]
         return u.abs_().sum(2) if self.p == 1.0 else u.square_().sum(2)
 
@@ -351,7 +353,7 @@ def neighbor_index(
     leaves: int | None = None,
     ordered: bool = False,
 ) -> NeighborIndex:
-    """The index for these rows: a tree on the CPU, boxes or blocks of distances on a GPU.
+    """Return the index of these rows: a tree on the CPU, boxes or blocks of distances on a GPU.
 
     Examples
     --------
@@ -362,14 +364,16 @@ def neighbor_index(
     if X.device.type == "cpu":
         return TreeIndex(X, manhattan, groups, leaves, ordered)
     if leaves is not None:
-        raise InputError("an approximate search (leaves) is for the CPU; the GPU's is exact.")
+        raise InputError(
+            f"leaves={leaves}: only the CPU has an approximate search; use leaves=None on a GPU."
+        )
     if len(X) >= _BOXED_ROWS:
         return BoxIndex(X, manhattan, groups, ordered)
     return BruteIndex(X, manhattan, groups, ordered)
 
 
 def recall(approximate: NeighborIndex, exact: NeighborIndex, points: Tensor, k: int) -> float:
-    """Share of the k nearest rows that an approximate index finds.
+    """Return the share of the k nearest rows that an approximate index finds.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-r"""Gaussian processes of a few neighbours each, all points at once.
+r"""Many small Gaussian processes, one per point, each conditioned on a few neighbours.
 
 The formulas are in ``compiled/local.py``, which does the work for named kernels on the CPU, eight
-points a vector. On a GPU, and for GPyTorch kernels, torch does the same with batches of matrices:
+points per vector. On a GPU, and for other kernels, torch does the same with batches of matrices:
 the point and its neighbours are one problem of size k + 1 of a ``KernelBatch``.
 """
 
@@ -30,15 +30,15 @@ __all__ = ["is_compiled", "local_density", "local_predict"]
 
 #: Points of one slice of work for a thread.
 _SLICE = 256
-#: Entries of the matrices of a block of points in torch: 8 MiB in float64, about what stays in
-#: cache, and on a GPU 1 GiB. Other devices get what a CPU gets.
+#: Entries of the matrices of a block of points in torch: 8 MiB in float64, about the size of a
+#: cache, and on a GPU 1 GiB. Other devices take the CPU's number.
 _ENTRIES = {"cpu": 1 << 20, "cuda": 1 << 27}
-#: At most so many for a GPyTorch kernel: autograd keeps a dozen matrices, or one a column.
+#: Most entries for a GPyTorch kernel: autograd keeps a dozen matrices, or one per column.
 _GRAPH_ENTRIES = 1 << 24
 
 
 def is_compiled(kernel: Kernel, rows: Rows) -> bool:
-    """Whether the compiled loops know this kernel, on the device of these rows."""
+    """Whether the kernel has a compiled form and the rows are on the CPU."""
     named = isinstance(kernel, NamedKernel) and kernel.form.compiled is not None
     return named and rows.X.device.type == "cpu"
 
@@ -56,14 +56,14 @@ def _scaled(kernel: Kernel, X: Tensor, theta: Vector) -> np.ndarray[tuple[int, i
 def local_predict(
     kernel: Kernel, parameters: Vector, rows: Rows, near: Tensor, points: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Mean and latent variance of points, each from its own neighbours.
+    """Return mean and latent variance of points, each from its own neighbours.
 
     Parameters
     ----------
     parameters : array
         (theta, log noise variance).
     near : integer Tensor of shape (m, k)
-        Rows; -1 for none.
+        Row numbers of the neighbours; -1 stands for a missing neighbour.
     points : Tensor of shape (m, d)
 
     Returns
@@ -100,7 +100,7 @@ def local_predict(
     by_slices(work, len(Q), _SLICE)
     m, v = torch.from_numpy(mean).to(points), torch.from_numpy(variance).to(points)
     failed = torch.nonzero(v.isnan())[:, 0]
-    if len(failed):  # nearly equal neighbours and hardly any noise: once more, with jitter
+    if len(failed):  # nearly equal neighbours and hardly any noise: again, with jitter
         m[failed], v[failed] = _torch_predict(
             kernel, parameters, rows, near[failed], points[failed]
         )
@@ -119,7 +119,7 @@ class _Solved:
 
 
 def _condition(K: Tensor, rows: Rows, near: Tensor, noise: float) -> tuple[_Solved, Tensor]:
-    """Solve with the leading k x k blocks of K (b, k+1, k+1); also which could be factorised."""
+    """Solve with the leading k x k blocks of K (b, k+1, k+1); say which could be factorised."""
     missing, index = near < 0, near.long().clamp(min=0)
     t = rows.t[index].masked_fill(missing if rows.t.ndim == 1 else missing[..., None], 0.0)
     weights = rows.c[index]
@@ -139,12 +139,12 @@ def _condition(K: Tensor, rows: Rows, near: Tensor, noise: float) -> tuple[_Solv
 
 
 def _problems(rows: Rows, near: Tensor, points: Tensor) -> Tensor:
-    """Inputs of the neighbours and the point itself, shape (b, k + 1, d)."""
+    """Return the inputs of the neighbours and of the point itself, shape (b, k + 1, d)."""
     return torch.cat([rows.X[near.long().clamp(min=0)], points[:, None, :]], dim=1)
 
 
 def _block(kernel: Kernel, rows: Rows, k: int) -> int:
-    """Points of a block."""
+    """Return how many points fit into a block."""
     entries = _ENTRIES.get(rows.X.device.type, _ENTRIES["cpu"])
     if not isinstance(kernel, NamedKernel):
         entries = min(entries, _GRAPH_ENTRIES)
@@ -152,16 +152,16 @@ def _block(kernel: Kernel, rows: Rows, k: int) -> int:
 
 
 def _shared(theta: Vector, like: Tensor) -> Tensor:
-    """One parameter vector for all problems of a block, shape (1, p)."""
+    """Return one parameter vector for all problems of a block, shape (1, p)."""
     return torch.as_tensor(theta, dtype=like.dtype, device=like.device)[None]
 
 
 def _one_factor(K: Tensor, rows: Rows, near: Tensor, noise: float) -> tuple[Tensor, Tensor]:
-    r"""Mean and variance from a single batched Cholesky factor, NaN where there is none.
+    r"""Return mean and variance from one batched Cholesky factor; NaN if a factor does not exist.
 
     The point's covariances and the targets are two more rows of the matrix, as in the compiled
-    form: below the factor of C stand :math:`L^{-1} k` and :math:`L^{-1} t`, and no system is left
-    to solve. The last two diagonal entries only have to be large enough.
+    form: the factor has :math:`L^{-1} k` and :math:`L^{-1} t` in these rows, so that no system has
+    to be solved. The last two diagonal entries only have to be large enough.
     """
     index = near.long()
     b, k = near.shape
@@ -193,7 +193,7 @@ def _torch_predict(
 def _matrices(
     kernel: Kernel, parameters: Vector, rows: Rows, near: Tensor, points: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Covariances of points and their neighbours, (b, k+1, k+1), block by block; with ``near``."""
+    """Yield covariances of points and their neighbours, (b, k+1, k+1), by block, with ``near``."""
     size = _block(kernel, rows, near.shape[1])
     for theirs, own in zip(torch.split(near, size), torch.split(points, size), strict=True):
         X = _problems(rows, theirs, own)
@@ -204,7 +204,7 @@ def _matrices(
 def _fast_predict(
     kernel: Kernel, parameters: Vector, rows: Rows, near: Tensor, points: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One factor a point; the few that fail once more, with jitter."""
+    """Use one factor per point; try the points that fail again, with jitter."""
     noise = math.exp(parameters[-1])
     means, variances = [points.new_zeros(0)], [points.new_zeros(0)]
     for K, theirs in _matrices(kernel, parameters, rows, near, points):
@@ -245,15 +245,15 @@ def local_density(
     objective: ObjectiveName = "loo",
     R: Tensor | None = None,
 ) -> tuple[float, Vector]:
-    r"""Negative log density of rows, each predicted from its neighbours; and its gradient.
+    r"""Return the negative log density of rows, each given its neighbours, and its gradient.
 
     .. math::
 
         F = \tfrac12 \sum_i \frac{Q_i}{V_i} + c_i \log V_i + c_i \log 2\pi ,
 
-    with the held-out variance :math:`V_i` and sum of squares :math:`Q_i` of row i's copies of
-    ``objectives.py``. With ``objective="heldout"`` and R in place of Q this is the held-out
-    variance density; with ``"nll"``, where neighbours come before their row in some order, it is
+    with the held-out variance :math:`V_i` and the sum of squares :math:`Q_i` of row i's copies, as
+    in ``objectives.py``. With ``objective="heldout"`` and R in place of Q this is the held-out
+    variance density; with ``"nll"``, and neighbours that precede their row in some order, it is
     Vecchia's likelihood, :math:`-\sum_i \log p(t_i \mid t_{\text{near}(i)})`.
 
     Parameters
@@ -297,7 +297,7 @@ def _compiled_density(
     theta, noise = parameters[:-1], math.exp(parameters[-1])
     Z = _scaled(kernel, rows.X, theta)
     t, c, q, extra = (v.double().numpy() for v in (rows.t, rows.c, rows.q, rows.extra))
-    mode, lone = local.MODES[objective], rows.groups is not None
+    mode, all_copies = local.MODES[objective], rows.groups is not None
     residuals = np.empty(0) if R is None else R.double().contiguous().numpy()
     index, neighbours = batch.long().contiguous().numpy(), near.int().contiguous().numpy()
     form, s = _compiled(kernel), math.exp(theta[-1])
@@ -308,14 +308,14 @@ def _compiled_density(
         gradient = np.zeros(len(parameters))
         own = residuals if R is None else residuals[part]
         value = local.evaluate(
-            Z, t, c, q, extra, lone, mode, own, index[part], neighbours[part], form, s, noise,
+            Z, t, c, q, extra, all_copies, mode, own, index[part], neighbours[part], form, s, noise,
             kernel.ard, gradient,
         )  # fmt: skip
         with lock:
             parts[part.start] = value, gradient
 
     by_slices(work, len(index), _SLICE)
-    # Summed in the order of the rows, whatever thread was first.
+    # Summed in the order of the rows, so that the result does not depend on the threads.
     ordered = [parts[start] for start in sorted(parts)]
     value = sum(v for v, _ in ordered)
     if not math.isfinite(value):
@@ -366,7 +366,7 @@ def _torch_density(
 def _loss(
     solved: _Solved, own: Rows, noise: float, objective: ObjectiveName, R: Tensor | None
 ) -> tuple[float, Tensor, Tensor, float]:
-    """The loss of a block, and its derivatives by mean, variance and (in sum) noise."""
+    """Return the loss of a block, and its derivatives by mean, variance and (summed) noise."""
     mean = solved.mean.detach().requires_grad_(True)
     variance = solved.variance.detach().requires_grad_(True)
     level = mean.new_tensor(noise, requires_grad=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -27,7 +27,7 @@ from twostagegp.search.repetitions import PAPER_PENALTIES
 from twostagegp.search.stages import search_stage
 from twostagegp.training.candidates import Candidate, fitted_only
 
-__all__ = ["fit_mean", "is_regressor_like"]
+__all__ = ["MEANS", "fit_mean", "is_regressor_like"]
 
 Array = NDArray[np.float64]
 
@@ -70,16 +70,12 @@ class _MeanBuilder:
             return [self.regressor(mean)]
         if not isinstance(mean, str):
             return [self.best_ridge([mean])]
-        if mean == "stack":
-            return self.stack()
-        if mean == "search":
-            return [self.best_ridge(self.options.kernels)]
-        if mean == "constant":
-            return [self.constant()]
+        if mean in _BY_NAME:
+            return _BY_NAME[mean](self)
         if mean in KERNELS:
             return [self.best_ridge([mean])]
         raise InputError(
-            f"mean={mean!r}: use 'stack', 'search', 'constant', a kernel name "
+            f"mean={mean!r}: use {', '.join(map(repr, MEANS))}, a kernel name "
             f"({', '.join(KERNELS)}), a GPyTorch kernel, a regressor, or a list of these."
         )
 
@@ -229,3 +225,13 @@ class _MeanBuilder:
             )
         model.heldout_residuals = model.heldout_residuals[wanted]
         return model
+
+
+#: How a mean with a name is built; kernels have names too.
+_BY_NAME: dict[str, Callable[[_MeanBuilder], list[MeanModel]]] = {
+    "stack": _MeanBuilder.stack,
+    "search": lambda builder: [builder.best_ridge(builder.options.kernels)],
+    "constant": lambda builder: [builder.constant()],
+}
+#: What ``mean`` may be, besides the name of a kernel.
+MEANS = tuple(_BY_NAME)

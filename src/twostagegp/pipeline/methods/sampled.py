@@ -1,6 +1,7 @@
 """The methods for large tables: every prediction from few rows, and a sample of rows held out.
 
-Neighbours, Vecchia's likelihood and inducing points share this plan; the engine is what differs.
+Neighbours, Vecchia's likelihood and inducing points share this plan. What differs is one record per
+method in :data:`SAMPLED`; a further engine that keeps the plan is one more record.
 The mean is a stack of ridges, boosted trees and the constant. The sample decides the stack's
 weights, trains the variance and calibrates; its rows are predicted from all other rows, as new
 ones are.
@@ -8,7 +9,8 @@ ones are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ from twostagegp.data.rows import Rows
 from twostagegp.data.scaling import Prepared
 from twostagegp.engines.exact.engine import ExactEngine
 from twostagegp.engines.neighbors.engine import NeighborEngine
+from twostagegp.engines.problem import ObjectiveName
 from twostagegp.engines.protocol import Engine, Posterior
 from twostagegp.engines.svgp import SparseEngine
 from twostagegp.kernels import Kernel, NamedKernel, kernel_list
@@ -37,10 +40,51 @@ from twostagegp.training.rounds import train_in_rounds, train_on_batch, warm_sta
 if TYPE_CHECKING:
     from twostagegp.pipeline.mean.stacked import StackedMean
 
-__all__ = ["SampledMethod"]
+__all__ = ["SAMPLED", "SampledKind", "SampledMethod"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SampledKind:
+    """What one of the methods for large tables does in its own way.
+
+    Attributes
+    ----------
+    make_engine : callable
+        Returns the engine of the mean, from the table, the options, a seed and random numbers.
+    objective : {"loo", "nll"}
+        What candidates of the mean are trained by, unless the user asks for the likelihood.
+    uses_all_rows : bool
+        Whether a prediction depends on all rows rather than on ``n_neighbors`` of them.
+    """
+
+    make_engine: Callable[[Prepared, Options, int, np.random.Generator], Engine]
+    objective: ObjectiveName = "loo"
+    uses_all_rows: bool = False
+
+
+def _neighbors(data: Prepared, options: Options, seed: int, rng: np.random.Generator) -> Engine:
+    rows, order = data.rows, None
+    if options.method == "vecchia" or options.objective == "nll":
+        order = torch.as_tensor(rng.permutation(len(rows)), device=rows.X.device)
+    use_prior = options.training is None
+    return NeighborEngine(rows, options.n_neighbors, options.noise_floor, use_prior, order)
+
+
+def _inducing(data: Prepared, options: Options, seed: int, rng: np.random.Generator) -> Engine:
+    sizes, use_prior = options.settings.method, options.training is None
+    count, pool = sizes.n_inducing, sizes.inducing_pool
+    return SparseEngine(data.rows, count, options.noise_floor, use_prior, pool, seed)
+
+
+#: The methods for large tables, by the names that ``method`` takes.
+SAMPLED: Mapping[str, SampledKind] = {
+    "neighbors": SampledKind(_neighbors),
+    "vecchia": SampledKind(_neighbors, "nll"),
+    "svgp": SampledKind(_inducing, "nll", uses_all_rows=True),
+}
 
 
 class SampledMethod:
@@ -52,7 +96,8 @@ class SampledMethod:
     def __init__(self, data: Prepared, options: Options, seed: int) -> None:
         self.data, self.options, self.seed = data, options, seed
         self.mean_rng = self.variance_rng = np.random.default_rng(seed)
-        self.engine = self._make_engine(seed)
+        self.kind = SAMPLED[options.method]
+        self.engine = self.kind.make_engine(data, options, seed, self.mean_rng)
         self.held = HeldRows.draw(data, self._settings.rows, self.mean_rng)
 
     @property
@@ -63,21 +108,9 @@ class SampledMethod:
     def _device(self) -> torch.device:
         return self.data.rows.X.device
 
-    def _make_engine(self, seed: int) -> NeighborEngine | SparseEngine:
-        rows, options = self.data.rows, self.options
-        floor, use_prior = options.noise_floor, options.training is None
-        if options.method == "svgp":
-            sizes = options.settings.method
-            return SparseEngine(rows, sizes.n_inducing, floor, use_prior, sizes.inducing_pool, seed)
-        order = None
-        if options.method == "vecchia" or options.objective == "nll":
-            order = torch.as_tensor(self.mean_rng.permutation(len(rows)), device=self._device)
-        return NeighborEngine(rows, options.n_neighbors, floor, use_prior, order)
-
     def candidates(self, kernels: Sequence[Kernel], single: bool) -> list[Candidate]:
-        by_likelihood = self.options.method in ("vecchia", "svgp")
-        objective = "nll" if by_likelihood or self.options.objective == "nll" else "loo"
-        return [Candidate(kernel, objective) for kernel in kernels]  # type: ignore[arg-type]
+        objective = "nll" if self.options.objective == "nll" else self.kind.objective
+        return [Candidate(kernel, objective) for kernel in kernels]
 
     def train(self, candidates: list[Candidate]) -> list[Candidate]:
         if self.options.training is None:
@@ -120,7 +153,7 @@ class SampledMethod:
         return rows.subset(np.sort(self.mean_rng.permutation(len(rows))[:count]))
 
     def rows_per_prediction(self) -> float:
-        if self.options.method == "svgp":
+        if self.kind.uses_all_rows:
             return self.data.rows.total
         return min(self.options.n_neighbors, len(self.engine.rows))
 

@@ -36,11 +36,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from twostagegp.engines.neighbors.compiled.lanes import (
-    DEGREE,
-    FAR,
-    LANES,
-    OPTIONS,
+from twostagegp.engines.neighbors.compiled.lanes import DEGREE, FAR, LANES, OPTIONS
+from twostagegp.engines.neighbors.compiled.loops import (
     differences,
     eliminate,
     eliminate_pair,
@@ -67,7 +64,7 @@ _absolute1, _absolute4 = differences[1, True], differences[4, True]
 _sum1, _sum4 = weighted_squares[1, False], weighted_squares[4, False]
 _absolute_sum1, _absolute_sum4 = weighted_squares[1, True], weighted_squares[4, True]
 
-#: What a row's density is of.
+#: The objectives, by the numbers that the loops take.
 MODES = {"loo": 0, "heldout": 1, "nll": 2}
 _RESIDUALS, _LIKELIHOOD = 1, 2
 
@@ -76,7 +73,7 @@ _LOG_2PI = math.log(2.0 * math.pi)
 
 @njit(**OPTIONS)
 def exp_minus(x):
-    """exp(-x) for x >= 0 to about 1e-13, in operations that are vectors: a series, then squares."""
+    """Return exp(-x) for x >= 0 to about 1e-13: a series, then squares, which vectorise."""
     u = min(x, FAR) * (-1.0 / 256.0)
     p = 1.0 / 3628800.0
     p = p * u + 1.0 / 362880.0
@@ -160,7 +157,10 @@ def _slopes(D, M, size, kernel, s):
 
 @njit(**OPTIONS)
 def gather(Z, t, noise, near, points, begin, X, T, N, missing):
-    """Neighbours of LANES points, interleaved; the last lanes repeat the last point."""
+    """Interleave the neighbours of LANES points; the last lanes repeat the last point.
+
+    Return whether a neighbour is missing.
+    """
     m, k = near.shape
     d = Z.shape[1]
     any_missing = False
@@ -204,7 +204,7 @@ def pair_distances(X, D, absolute):
 
 @njit(**OPTIONS)
 def _factorise(K, k):
-    """Cholesky factor of the first k rows; the rows below become their products with L^-T."""
+    """Factorise the first k rows; the rows below become their products with L^-T."""
     flat = K.reshape(-1)
     rows, row = K.shape[0], K.shape[1] * LANES
     j = 0
@@ -228,7 +228,7 @@ def _factorise(K, k):
 
 @njit(**OPTIONS)
 def _solve_lanes(X, T, N, missing, any_missing, D, K, keep, kernel, s, mean, variance):
-    """From gathered neighbours to the factor in K and to mean and latent variance.
+    """Compute the factor in K, mean and latent variance from gathered neighbours.
 
     With ``keep`` the distances stay in D; otherwise D is K itself.
     """
@@ -244,7 +244,7 @@ def _solve_lanes(X, T, N, missing, any_missing, D, K, keep, kernel, s, mean, var
             K[i, i, l] = s + N[i, l]
             K[k + 1, i, l] = T[i, l]
     if any_missing:
-        # A neighbour that is not there: uncorrelated with all others, target zero.
+        # A missing neighbour: uncorrelated with all others, target zero.
         for i in range(k):
             for l in range(LANES):
                 if missing[i, l]:
@@ -265,12 +265,12 @@ def _solve_lanes(X, T, N, missing, any_missing, D, K, keep, kernel, s, mean, var
 
 @njit(**OPTIONS)
 def predict(Z, t, noise, near, points, kernel, s, mean, variance):
-    """Mean and latent variance of points; NaN where a matrix is not positive definite.
+    """Fill in mean and latent variance of points; NaN if a matrix is not positive definite.
 
     Parameters
     ----------
     Z : (n, d) scaled inputs; t : (n,) targets; noise : (n,) noise variances
-    near : (m, k) int32, neighbours, -1 for none
+    near : (m, k) int32, neighbours; -1 stands for a missing one
     points : (m, d) scaled inputs
     kernel : CompiledKernel; s : outputscale
     mean, variance : (m,), filled
@@ -292,7 +292,7 @@ def predict(Z, t, noise, near, points, kernel, s, mean, variance):
 
 @njit(**OPTIONS)
 def _back_substitute(K, k, row, x):
-    """x = L^-T y for the y in a row of K."""
+    """Set x = L^-T y for the y in a row of K."""
     for j in range(k - 1, -1, -1):
         for l in range(LANES):
             x[j, l] = K[row, j, l]
@@ -304,13 +304,13 @@ def _back_substitute(K, k, row, x):
 
 
 @njit(**OPTIONS)
-def _loss(mu, v, s, t, c, q, R, mode, lone):
-    """Density of one (merged) row: value and derivatives by mu, v and the noise s.
+def _loss(mu, v, s, t, c, q, R, mode, all_copies):
+    """Return the density of one (merged) row and its derivatives by mu, v and the noise s.
 
-    With c > 1 copies, one is left out and its twins stay: they see the point with noise
-    s / (c - 1), which turns v into v' = 1 / (1/v + (c-1)/s) (``objectives.py``). For the
-    likelihood (Vecchia's) all copies are predicted at once from rows that come before. ``lone``: a
-    row leaves with all its copies, as its group does.
+    Of c > 1 copies one is left out. The others remain as an observation with noise s / (c - 1),
+    which turns v into v' = 1 / (1/v + (c-1)/s) (``objectives.py``). For Vecchia's likelihood all
+    copies are predicted together from earlier rows. With ``all_copies`` (if rows have groups) a row
+    is left out with all its copies.
     """
     if mode == _LIKELIHOOD:
         V = v + s / c
@@ -320,7 +320,7 @@ def _loss(mu, v, s, t, c, q, R, mode, lone):
         value = 0.5 * (e * e / V + math.log(V) + within)
         return value, -e / V, slope, slope / c + 0.5 * ((c - 1.0) / s - q / (s * s))
     by_residuals = mode == _RESIDUALS
-    if c <= 1.0 or lone:
+    if c <= 1.0 or all_copies:
         V = v + s
         Q = R if by_residuals else c * (t - mu) ** 2 + q
         slope = 0.5 * (c / V - Q / (V * V))
@@ -346,20 +346,21 @@ def _loss(mu, v, s, t, c, q, R, mode, lone):
 
 
 @njit(**OPTIONS)
-def evaluate(Z, t, c, q, extra, lone, mode, R, batch, near, kernel, s, noise, ard, gradient):
-    """Sum over rows of the density of each predicted from its neighbours, and its gradient.
+def evaluate(Z, t, c, q, extra, all_copies, mode, R, batch, near, kernel, s, noise, ard, gradient):
+    """Return the sum of the densities of rows, each predicted from its neighbours.
 
     Parameters
     ----------
     Z, t, c, q, extra : merged rows, Z scaled (see ``rows.py``)
-    lone : bool
+    all_copies : bool
         Whether a row is left out with all its copies (with groups) or one copy at a time.
     mode : int, from ``MODES``
     R : (m,) sums of squares of other residuals for "heldout", else empty
     batch : (m,) int64, rows; near : (m, k) int32, their neighbours without themselves
     ard : bool
         Whether every column has a lengthscale.
-    gradient : (number of lengthscales + 2,), the sums are added: log lengthscales, log s, log noise
+    gradient : (number of lengthscales + 2,)
+        The derivatives by log lengthscales, log s and log noise are added to it.
 
     Returns
     -------
@@ -396,7 +397,7 @@ def evaluate(Z, t, c, q, extra, lone, mode, R, batch, near, kernel, s, noise, ar
                 i = batch[begin + l]
                 residual = R[begin + l] if R.size > 0 else 0.0
                 value, F_mu[l], F_v[l], F_s = _loss(
-                    mu[l], v[l], noise + extra[i], t[i], c[i], q[i], residual, mode, lone
+                    mu[l], v[l], noise + extra[i], t[i], c[i], q[i], residual, mode, all_copies
                 )
                 total += value
                 gradient[-1] += noise * F_s
@@ -438,7 +439,7 @@ def evaluate(Z, t, c, q, extra, lone, mode, R, batch, near, kernel, s, noise, ar
 
 @njit(**OPTIONS)
 def _columns(M, X, G, i, absolute):
-    """G_k += sum_j<i M_ij |x_ik - x_jk|^p for every column."""
+    """Add sum_j<i M_ij |x_ik - x_jk|^p to G_k for every column k."""
     d = X.shape[1]
     flat, x, g = M.reshape(-1), X.reshape(-1), G.reshape(-1)
     row, point, stride = i * M.shape[1] * LANES, i * d * LANES, d * LANES

@@ -1,4 +1,4 @@
-"""Compiled loops over threads: they release the lock, so plain threads keep all cores busy."""
+"""Run compiled loops on several threads: they release the interpreter's lock."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@ r"""Exact nearest neighbours by a k-d tree whose leaves are vectors.
 Rows are halved along their widest column until at most ``BLOCK`` are left; a leaf's rows lie
 column by column in memory, so that their distances from a query are a few vector operations. A
 query walks down the nearer side first and leaves out every box that is farther away than the
-k-th neighbour found so far, so that the result is exact; where nothing can be left out (many
-columns) it is a fast search through all rows. Ties go to the smaller row number.
+k-th neighbour found so far, so that the result is exact. If no box can be left out (many columns),
+it is a fast search through all rows. Of rows at equal distance the smaller row number comes first.
 """
 
 # mypy: disable-error-code="no-untyped-def, misc, no-any-return, no-untyped-call"
@@ -14,23 +14,18 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from twostagegp.engines.neighbors.compiled.lanes import (
-    BLOCK,
-    LANES,
-    OPTIONS,
-    block_distances,
-    box_distances,
-)
+from twostagegp.engines.neighbors.compiled.lanes import BLOCK, LANES, OPTIONS
+from twostagegp.engines.neighbors.compiled.loops import block_distances, box_distances
 
 __all__ = ["build", "leaf_of", "search"]
 
 _euclidean, _manhattan = block_distances[False], block_distances[True]
 _box_euclidean, _box_manhattan = box_distances[False], box_distances[True]
 
-#: Rows of a node that are looked at to find its widest column.
+#: Rows of a node from which its widest column is estimated.
 _SAMPLE = 256
-#: Queries of the same leaf that walk the tree together at most, so that what they look at is read
-#: from memory once for all of them.
+#: Most queries of the same leaf that walk the tree together, so that boxes and rows are read from
+#: memory once for all of them.
 TOGETHER = 16
 
 
@@ -38,8 +33,8 @@ TOGETHER = 16
 def _select(values, order, low, high, middle):
     """Reorder ``order[low:high]`` so that ``values`` left of ``middle`` are not larger.
 
-    Pivots come from scattered places: at fixed ones, sorted rows with a few more after them, as an
-    update leaves them, would take time with the square of their number.
+    Pivots are taken at pseudo-random places. At fixed places the time would grow with the square of
+    the number of rows for sorted rows with a few more after them, as an update leaves them.
     """
     high -= 1
     number = 1
@@ -150,7 +145,7 @@ def _hull_distance(box, hull, manhattan):
 
 @njit(**OPTIONS)
 def leaf_of(queries, boxes, depth, manhattan, leaf):
-    """The leaf nearest to each query, to sort queries by: neighbours in turn share the cache."""
+    """Find the leaf nearest to each query; queries sorted by leaf share the cache."""
     for r in range(queries.shape[0]):
         v = 0
         for _ in range(depth):
@@ -162,7 +157,7 @@ def leaf_of(queries, boxes, depth, manhattan, leaf):
 
 @njit(**OPTIONS)
 def _sink(distance, row, size, d, r):
-    """Put (d, r) at the top of the heap of the farthest and let it sink to its place."""
+    """Replace the farthest entry of the heap, its top, by (d, r), and restore the heap."""
     at = 0
     while True:
         child = 2 * at + 1
@@ -181,10 +176,10 @@ def _sink(distance, row, size, d, r):
 
 
 @njit(**OPTIONS)
-def _look(
+def _search_leaf(
     q, leaf, low, count, order, leaves, manhattan, own, groups, own_group, before, found, row, D
 ):
-    """Compare the rows of one leaf with the neighbours found so far."""
+    """Put those rows of a leaf into the heap that are nearer than the neighbours found so far."""
     d, k = q.size, found.size
     start = leaf * d * BLOCK
     if manhattan:
@@ -195,10 +190,10 @@ def _look(
     while mask != 0 and i < count:
         if mask & 1 and D[i] <= found[0]:
             r = np.int64(order[low + i])
-            mine = r == own or (groups.size > 0 and groups[r] == own_group)
-            if before >= 0:  # groups are places in an order: only rows in front of it count
-                mine = groups[r] >= before
-            if not mine and (D[i] < found[0] or r < row[0]):
+            left_out = r == own or (groups.size > 0 and groups[r] == own_group)
+            if before >= 0:  # groups are positions in an order: only earlier rows are found
+                left_out = groups[r] >= before
+            if not left_out and (D[i] < found[0] or r < row[0]):
                 _sink(found, row, k, D[i], r)
         mask >>= 1
         i += 1
@@ -224,24 +219,26 @@ def search(
     out,
     distance,
 ):
-    """The nearest rows of each query, nearest first; -1 where there are no more.
+    """Find the nearest rows of each query, nearest first; -1 fills up.
 
     Parameters
     ----------
     queries : (m, d), sorted by ``leaf_of_query``
     leaf_of_query : (m,) int64, from :func:`leaf_of`
-    own : (m,) int64, a row that does not count for the query, or -1
+    own : (m,) int64, a row to leave out for the query, or -1
     groups : (n,) int64, or empty
-    own_group : (m,) int64, a group whose rows do not count, or -1
+    own_group : (m,) int64, a group whose rows are left out for the query, or -1
     ordered : bool
-        ``groups`` are places in an order, and only rows with a place below ``own_group`` count.
+        ``groups`` are positions in an order, and only rows with a position below ``own_group`` are
+        found.
     budget : int
-        Leaves looked at for a query at most: below their number the search is approximate.
+        Most leaves that are searched for a query; below their number the search is approximate.
     bound : (m,)
-        Rows farther away than this (squared, but for L1) do not count; infinity for all rows.
+        Rows farther away than this (squared, except for L1) are not found; infinity for no bound.
     out : (m, k) int32
+        Filled with the row numbers.
     distance : (m, k)
-        Distances of these rows, squared but for L1; infinity where there is no row.
+        Filled with their distances, squared except for L1, and with infinity beyond the last row.
     """
     k, d = out.shape[1], queries.shape[1]
     first_leaf, first_group = 2**depth - 1, 2 ** (depth - 3) - 1
@@ -281,7 +278,7 @@ def search(
             for m in range(together):
                 if looked[m] < budget:
                     farthest = max(farthest, found[m, 0])
-            # Rounding must not leave out a box with a row at exactly this distance.
+            # The factor keeps a box that holds a row at exactly this distance, despite rounding.
             if _hull_distance(boxes[v], hull, manhattan) * (1.0 - 1e-12) > farthest:
                 continue
             while v < first_group:
@@ -316,7 +313,7 @@ def search(
                         and looked[m] < budget
                     ):
                         looked[m] += 1
-                        _look(
+                        _search_leaf(
                             queries[begin + m], leaf, low, high - low, order, flat_leaves,
                             manhattan, own[begin + m], groups, own_group[begin + m],
                             own_group[begin + m] if ordered else -1, found[m], row[m], D,

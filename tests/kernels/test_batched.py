@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from twostagegp.data.kept_columns import Columns
-from twostagegp.kernels import KERNELS, NamedKernel, WrappedKernel, make_kernel
+from twostagegp.kernels import NamedKernel, WrappedKernel, make_kernel
 from twostagegp.kernels.batched import kernel_batch, take
 from twostagegp.kernels.gpytorch import LaplacianKernel
+from twostagegp.testing import KernelContract
 
 B, N, D = 5, 6, 3
 
@@ -58,11 +59,6 @@ OTHERS = [
     pytest.param(WrappedKernel(module, D), id=type(module).__name__)
     for module in (Pairwise(), Crowded())
 ]
-NAMED = [
-    pytest.param(NamedKernel(name, D, ard), id=f"{name}-{ard}")
-    for name in KERNELS
-    for ard in (False, True)
-]
 
 
 def inputs(size=B, seed=0):
@@ -78,25 +74,27 @@ def some_theta(kernel):
     return kernel.start() + np.random.default_rng(1).normal(scale=0.4, size=kernel.size)
 
 
-@pytest.mark.parametrize("kernel", BATCHED + OTHERS + NAMED)
-def test_one_parameter_vector_stands_for_all_problems(kernel):
-    X, W, theta = inputs(), weights(), some_theta(kernel)
-    shared = torch.as_tensor(theta)[None]
-    batch = kernel_batch(kernel, X)
-    K, saved = batch.evaluate(slice(None), shared)
-    gradient = batch.gradient(shared, K, saved, W)
-    assert gradient.shape == (1, kernel.size)
-    # GPyTorch's distance of a point from itself is the root of a rounding error, and a Matérn-1/2
-    # kernel shows it.
-    module = getattr(kernel, "module", None)
-    base = getattr(module, "base_kernel", None)
-    tolerance = 1e-6 if getattr(base, "nu", None) == 0.5 else 1e-10
-    total = np.zeros(kernel.size)
+class TestModulesInBatches(KernelContract):
+    """The contract compares batches with one problem at a time."""
+
+    stationary = False
+    has_prior = False
+
+    @pytest.fixture(autouse=True, params=[*MODULES, "Pairwise"])
+    def choose(self, request):
+        self.module = Pairwise if request.param == "Pairwise" else MODULES[request.param]
+        self.exact_distances = request.param != "matern12-ard"
+
+    def make_kernel(self, n_features):
+        return WrappedKernel(self.module(), n_features)
+
+
+def test_problems_of_a_kernel_that_knows_no_batches_do_not_see_each_other():
+    kernel = WrappedKernel(Crowded(), D)
+    X, theta = inputs(), some_theta(kernel)
+    K, _ = kernel_batch(kernel, X).evaluate(slice(None), torch.as_tensor(theta)[None])
     for b in range(B):
-        single, single_saved = kernel.evaluate(X[b], theta)
-        torch.testing.assert_close(K[b], single, rtol=tolerance, atol=tolerance)
-        total += kernel.gradient(X[b], theta, single, single_saved, W[b])
-    np.testing.assert_allclose(gradient[0].numpy(), total, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(K[b], kernel.evaluate(X[b], theta)[0])
 
 
 @pytest.mark.parametrize("kernel", BATCHED)
@@ -146,49 +144,6 @@ def test_a_warning_on_the_way_is_not_shown():
             return super().forward(x1, x2, diag=diag, **params)
 
     assert WrappedKernel(Loud(), D).takes_batches
-
-
-OWN = [
-    pytest.param(kernel, id=kernel.label)
-    for kernel in (
-        NamedKernel("rq", D),
-        NamedKernel("rbf", D, ard=True),
-        NamedKernel("matern32", D, shape=np.array([0.5, 1.0, 3.0])),
-        WrappedKernel(gk.RBFKernel() + gk.LinearKernel(), D),
-    )
-]
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("kernel", OWN)
-def test_every_problem_has_its_own_parameters(kernel, size):
-    rng = np.random.default_rng(3)
-    X, Z, W = inputs(size), inputs(size, seed=4)[:, :4], weights()[:size]
-    theta = torch.as_tensor(kernel.start() + rng.normal(scale=0.4, size=(size, kernel.size)))
-    batch = kernel_batch(kernel, X)
-    K, saved = batch.evaluate(slice(None), theta)
-    gradient = batch.gradient(theta, K, saved, W)
-    cross, diagonal = batch.cross(X, Z, theta), batch.diagonal(Z, theta)
-    for b, own in enumerate(theta.numpy()):
-        single, single_saved = kernel.evaluate(X[b], own)
-        torch.testing.assert_close(K[b], single)
-        slope = kernel.gradient(X[b], own, single, single_saved, W[b])
-        np.testing.assert_allclose(gradient[b].numpy(), slope, rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(cross[b], kernel.cross(X[b], Z[b], own))
-        torch.testing.assert_close(diagonal[b], kernel.diagonal(Z[b], own))
-
-
-@pytest.mark.parametrize("kernel", OWN)
-def test_inputs_that_all_problems_share(kernel):
-    rng = np.random.default_rng(3)
-    X, Z = inputs(1), inputs(1, seed=4)[:, :4]
-    theta = torch.as_tensor(kernel.start() + rng.normal(scale=0.4, size=(3, kernel.size)))
-    batch = kernel_batch(kernel, X)
-    cross, diagonal = batch.cross(X, Z, theta), batch.diagonal(Z, theta)
-    assert diagonal.shape == (3, 4)
-    for b, own in enumerate(theta.numpy()):
-        torch.testing.assert_close(cross[b], kernel.cross(X[0], Z[0], own))
-        torch.testing.assert_close(diagonal[b], kernel.diagonal(Z[0], own))
 
 
 def test_two_problems_of_shared_parameters_are_one_call(module_calls):

@@ -1,0 +1,128 @@
+"""The vector loops equal the plain ones, which take their place with an untried Numba."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from numba import njit
+
+from twostagegp.engines.neighbors.compiled import loops, plain_loops, vector_loops
+from twostagegp.engines.neighbors.compiled.lanes import BLOCK, DEGREE, LANES
+
+N, D = 7, 5
+
+
+def positive_definite(rng):
+    """LANES interleaved matrices with two more rows, as in a local Gaussian process."""
+    A = rng.normal(size=(LANES, N, N))
+    K = rng.normal(size=(N + 2, N + 2, LANES))
+    K[:N, :N] = (A @ A.transpose(0, 2, 1) + N * np.eye(N)).transpose(1, 2, 0)
+    return K.reshape(-1)
+
+
+ROW, POINT = (N + 2) * LANES, D * LANES
+#: For each loop: arguments made from random numbers; arrays are compared after the call.
+CALLS = {
+    "pivot": lambda rng: (positive_definite(rng), 2 * ROW, 2 * LANES),
+    "eliminate": lambda rng: (positive_definite(rng), 5 * ROW, 2 * ROW, 2 * LANES),
+    "eliminate_pair": lambda rng: (positive_definite(rng), 4 * ROW, ROW, 2 * ROW, 2 * LANES),
+    "differences": lambda rng: (
+        rng.normal(size=N * POINT), 2 * POINT, POINT, POINT, POINT,
+        np.zeros(N * ROW), 2 * ROW + LANES, ROW,
+    ),
+    "block_distances": lambda rng: (
+        rng.normal(size=3 * D * BLOCK), D * BLOCK, D, rng.normal(size=D), 8.0, np.zeros(BLOCK),
+    ),
+    "box_distances": lambda rng: (
+        rng.normal(size=3 * D * 2 * LANES), D * 2 * LANES, D, rng.normal(size=D), np.zeros(LANES),
+    ),
+    "weighted_squares": lambda rng: (
+        rng.normal(size=N * ROW), 4 * ROW, 4, rng.normal(size=N * POINT), 4 * POINT, POINT, LANES,
+        rng.normal(size=POINT),
+    ),
+}  # fmt: skip
+
+
+def variants(name):
+    loop = getattr(vector_loops, name)
+    return list(loop) if isinstance(loop, dict) else [None]
+
+
+def run(loop, arguments):
+    """Call a loop from compiled code, as the package does; return its result and its arrays."""
+
+    @njit
+    def call(arguments):
+        return loop(*arguments)
+
+    result = call(arguments)
+    return result, [a for a in arguments if isinstance(a, np.ndarray)]
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"), [(name, variant) for name in CALLS for variant in variants(name)]
+)
+def test_vector_loops_equal_plain_loops(name, variant):
+    found, expected = (
+        run(
+            getattr(module, name) if variant is None else getattr(module, name)[variant],
+            CALLS[name](np.random.default_rng(0)),
+        )
+        for module in (vector_loops, plain_loops)
+    )
+    assert found[0] == expected[0]
+    for one, other in zip(found[1], expected[1], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("root", [False, True])
+@pytest.mark.parametrize("degree", range(DEGREE + 1))
+def test_vector_covariances_equal_plain_ones(root, degree):
+    distances = np.random.default_rng(0).uniform(0.0, 60.0, size=4 * LANES)
+    numbers = [0.4, 0.3, 0.2][:degree] + [0.0] * (DEGREE - degree)
+    results = []
+    for module in (vector_loops, plain_loops):
+        K = distances.copy()
+        variant = degree + (DEGREE + 1) * root
+        arguments = (K, LANES, 2 * LANES, variant, 1.7, *numbers, 2.5)
+        run(module.exponential_covariances, arguments)
+        results.append(K)
+    np.testing.assert_allclose(*results, rtol=0.0, atol=1e-11)
+    assert (results[0][:LANES] == distances[:LANES]).all()
+
+
+def test_the_installed_numba_was_tried():
+    import numba
+
+    assert loops.is_tried(numba.__version__)
+    assert loops.eliminate is vector_loops.eliminate
+
+
+UNTRIED = """
+import warnings
+import numba, numpy as np, torch
+numba.__version__ = "0.99.0"
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    from twostagegp.engines.neighbors.compiled import loops, plain_loops
+assert loops.pivot is plain_loops.pivot
+assert "0.60 to 0.68, not with 0.99.0" in str(caught[-1].message), [str(w.message) for w in caught]
+from twostagegp.engines.exact.engine import ExactEngine
+from twostagegp.engines.neighbors.engine import NeighborEngine
+from twostagegp.kernels import make_kernel
+from twostagegp.testing import example_rows
+rows, kernel = example_rows("weighted"), make_kernel("matern32", 2, ard=True)
+x = np.append(kernel.start(), np.log(0.1))
+one = NeighborEngine(rows, 1000).condition(kernel, x)
+other = ExactEngine(rows).condition(kernel, x)
+torch.testing.assert_close(one.mean(rows.X), other.mean(rows.X), atol=1e-9, rtol=0)
+torch.testing.assert_close(one.variance(rows.X), other.variance(rows.X), atol=1e-9, rtol=0)
+"""
+
+
+@pytest.mark.slow
+def test_an_untried_numba_takes_the_plain_loops_and_says_so(tmp_path):
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", UNTRIED], env=env, check=True)
