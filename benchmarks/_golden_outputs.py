@@ -103,7 +103,7 @@ def _add_report(made: Outcome, report: Any, prefix: str) -> None:
         "method": report.method,
         "candidates": "; ".join(f"{row['stage']} {row['kernel']}" for row in tried),
         "columns": "; ".join(report.encoded_columns),
-        "work": f"{report.n_distinct_rows} rows, {report.refits} refits, "
+        "work": f"{report.n_distinct_rows} rows, {report.refits or 0} refits, "
         f"{report.evaluations} evaluations, {report.full_evaluations} of them on all rows",
         "warnings": " ".join(report.warnings),
         "refit_due": report.refit_due,
