@@ -29,6 +29,12 @@ ROOT = Path(__file__).parent.parent
 RESULTS = (ROOT / "benchmarks" / "results", ROOT / "experiments" / "results")
 #: Modules with a ``MEASUREMENT``.
 MODULES = (
+    "benchmarks.classifier_scale",
+    "benchmarks.neighbor_defaults",
+    "benchmarks.neighbor_search",
+    "benchmarks.neighbors_scale",
+    "benchmarks.neighbors_speed",
+    "benchmarks.reliability",
     "benchmarks.toy",
     "benchmarks.uci_large",
     "benchmarks.uci_small",
