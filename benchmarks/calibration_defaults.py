@@ -13,8 +13,7 @@ over tables; a variant counts as worse on a table where the difference is above 
 NLPD is that of the Gaussian with the predicted moments; CRPS is that of the distribution itself, in
 per cent of the default's.
 
-Every fit runs with one thread and is kept at once in ``calibration_defaults.jsonl``; what is there
-is not computed again. Needs ``TWOSTAGEGP_DATA``.
+Every fit runs with one thread. The data folder is named by ``TWOSTAGEGP_DATA``.
 
     python -m benchmarks.calibration_defaults --jobs 2
     python -m benchmarks.calibration_defaults --sets yacht,bike --places 2
@@ -24,11 +23,9 @@ is not computed again. Needs ``TWOSTAGEGP_DATA``.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +33,6 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-import twostagegp
 from benchmarks import RESULTS
 from benchmarks.calibration_fits import ATOM_SHARE, distribution_scores, largest_atom
 from benchmarks.large_sets import SETS as LARGE
@@ -44,8 +40,9 @@ from benchmarks.large_sets import Rows, fold_rows, load
 from benchmarks.uci_tables import REFERENCES as SMALL
 from benchmarks.variants import DEFAULT, Variant, changed_settings
 from measurements.arguments import names, positive
-from measurements.provenance import code_version, provenance
-from measurements.store import JsonLines, Record, plain, write_whole
+from measurements.pages import Page, joined, scored
+from measurements.runner import Measurement, run
+from measurements.store import Record
 from measurements.tables import markdown_table
 from measurements.timing import use_threads
 from twostagegp import TwoStageGPRegressor
@@ -54,9 +51,8 @@ from twostagegp.pipeline.calibration.fit import calibrate
 from twostagegp.pipeline.held_rows import HeldRows
 from twostagegp.pipeline.settings import DEFAULTS
 
-__all__ = ["VARIANTS", "main", "measure", "place_rows", "report"]
+__all__ = ["MEASUREMENT", "VARIANTS", "Cell", "measure", "place_rows", "report", "variant_scores"]
 
-TITLE = "# Evidence behind the constants of the calibration\n"
 SETS = (*SMALL, *LARGE)
 #: Tables up to this size are used whole.
 WHOLE_ROWS = 2000
@@ -108,7 +104,7 @@ VARIANTS: Mapping[str, Variant] = {
 
 
 def place_rows(data: RegressionData, place: int) -> tuple[Rows, Rows]:
-    """Rows to fit and rows to score, both from the training rows of a fold.
+    """Return rows to fit and rows to score, both from the training rows of a fold.
 
     Examples
     --------
@@ -124,112 +120,80 @@ def place_rows(data: RegressionData, place: int) -> tuple[Rows, Rows]:
     return np.sort(fitted), np.sort(order[:held])
 
 
-def measure(name: str, place: int) -> Record:
-    """Fit the default to a place and score all variants; what it raises becomes its error."""
+@dataclass(frozen=True)
+class Cell:
+    """One fit: to which place of which table."""
+
+    set: str
+    place: int
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the tables and the number of places of a run."""
+    parser.add_argument("--sets", type=names(SETS), help="tables; all by default")
+    parser.add_argument("--places", type=positive, help=f"places per table; {PLACES} by default")
+
+
+def cells(given: argparse.Namespace) -> list[Cell]:
+    """Return the places of all tables, the first place of each table first."""
+    places = given.places or (1 if given.quick else PLACES)
+    sets = given.sets or (["yacht"] if given.quick else list(SETS))
+    return [Cell(name, place) for place in range(places) for name in sets]
+
+
+def measure(cell: Cell) -> Record:
+    """Fit the default to a place and score all variants."""
     use_threads(1)
-    data = load(name)
-    fitted, held = place_rows(data, place)
-    record: Record = {
-        "set": name,
-        "place": place,
-        "n_train": len(fitted),
-        "n_held": len(held),
-        "version": twostagegp.__version__,
-        "code": code_version(),
-    }
-    try:
-        return record | {"scores": _scores(data, fitted, held, place)}
-    except Exception as error:
-        return record | {"error": f"{type(error).__name__}: {error}"}
+    data = load(cell.set)
+    fitted, held = place_rows(data, cell.place)
+    scores = variant_scores(VARIANTS, data, fitted, held, cell.place)
+    return {"n_train": len(fitted), "n_held": len(held), "scores": scores}
 
 
-def _scores(data: RegressionData, fitted: Rows, held: Rows, place: int) -> Record:
+def variant_scores(
+    variants: Mapping[str, Variant], data: RegressionData, fitted: Rows, held: Rows, seed: int
+) -> Record:
+    """Fit the default to some rows, calibrate it by each variant, and score it on others.
+
+    Parameters
+    ----------
+    variants : mapping from names to variants
+    data : RegressionData
+    fitted, held : arrays of row numbers
+        Rows to fit and rows to score.
+    seed : int
+    """
     X, y = data.X[fitted], data.y[fitted]
-    model = TwoStageGPRegressor(method="exact", device="cpu", random_state=place).fit(X, y)
+    model = TwoStageGPRegressor(method="exact", device="cpu", random_state=seed).fit(X, y)
     rows, fit = model.fitted_.data[0], model.fitted_.fits[0]
-    seed = int(check_random_state(place).randint(2**31 - 1))  # the seed of that fit
+    fit_seed = int(check_random_state(seed).randint(2**31 - 1))  # as the estimator draws it
     atoms = largest_atom(data.y) > ATOM_SHARE
     scores = {}
-    for name, variant in VARIANTS.items():
+    for name, variant in variants.items():
         options = SimpleNamespace(
             calibration="local",
             noise_floor=fit.noise_floor,
             settings=changed_settings(variant.settings),
         )
         every = HeldRows.every(rows)
-        fit.calibration = calibrate(rows, every, fit.mean, fit.variance, options, seed)
+        fit.calibration = calibrate(rows, every, fit.mean, fit.variance, options, fit_seed)
         moments = model.predict(data.X[held], return_std=True)
-        each = distribution_scores(model, moments, data.X[held], data.y[held], y, atoms, place)
+        each = distribution_scores(model, moments, data.X[held], data.y[held], y, atoms, seed)
         scores[name] = {score: each[score] for score in SCORES}
     return scores
-
-
-# --- all fits ------------------------------------------------------------------------------------
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is missing, then write and print the page; returns 1 if a fit failed."""
-    given = _parser().parse_args(arguments)
-    store = JsonLines(given.results / "calibration_defaults.jsonl", key=("set", "place"))
-    page = given.results / "calibration_defaults.md"
-    failed = 0
-    if not given.table_only:
-        done = store.done()
-        wanted = [(name, place) for place in range(given.places) for name in given.sets]
-        tasks = [task for task in wanted if task not in done]
-        print(f"{len(wanted) - len(tasks)} of {len(wanted)} fits are there already.", flush=True)
-        for name in dict.fromkeys(name for name, _ in tasks):
-            load(name)  # a table that is missing should say so once, not in every fit
-        workers = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(given.jobs, mp_context=workers) as pool:
-            waiting = [pool.submit(measure, *task) for task in tasks]
-            for count, future in enumerate(as_completed(waiting), start=1):
-                record = plain(future.result())
-                store.append(record)
-                failed += "error" in record
-                said = record.get("error", "done")
-                print(f"[{count}/{len(tasks)}] {record['set']} {record['place']}: {said}")
-    text = report(list(store.records().values()))
-    write_whole(page, text)
-    print(text)
-    return 1 if failed else 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.calibration_defaults",
-        description="The evidence behind the constants of the calibration.",
-    )
-    parser.add_argument("--sets", type=names(SETS), default=list(SETS))
-    parser.add_argument("--places", type=positive, default=PLACES, help="places a table")
-    parser.add_argument("--jobs", type=positive, default=1, help="fits at once, a thread each")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--table-only", action="store_true", help="no fits, only the page")
-    return parser
 
 
 # --- the page ------------------------------------------------------------------------------------
 
 
-def report(records: list[Record]) -> str:
-    """The Markdown page: every variant against the default."""
-    usable = [r for r in records if not r.get("error")]
-    if not usable:
-        return f"{TITLE}\nNo results yet.\n"
-    tables = len({r["set"] for r in usable})
+def _change_section(records: list[Record]) -> str:
+    tables = len({r["set"] for r in records})
     text = (
         f"Mean over {tables} tables of the difference to the default, on rows held out of training "
         "rows. In brackets: tables on which a variant is better, and on which it is worse, by more "
-        "than two standard errors. QICE in points; coverage: mean over the tables.\n"
+        "than two standard errors. QICE in points; coverage: mean over the tables."
     )
-    parts = [TITLE, f"{provenance(usable)}\n", "## Change against the default\n", text]
-    parts.append(_summary(usable))
-    parts += ["## NLPD by table\n", _by_table(usable, "nlpd")]
-    parts += ["## CRPS by table, per cent\n", _by_table(usable, "crps")]
-    failures = [f"- {r['set']}, {r['place']}: {r['error']}\n" for r in records if r.get("error")]
-    if failures:
-        parts += ["## Failures\n", "".join(failures)]
-    return "\n".join(parts)
+    return joined(text, _summary(records))
 
 
 def _difference(record: Record, variant: str, score: str) -> float:
@@ -238,7 +202,7 @@ def _difference(record: Record, variant: str, score: str) -> float:
 
 
 def _changes(records: list[Record], variant: str, score: str) -> dict[str, tuple[float, float]]:
-    """Mean difference and its standard error by table."""
+    """Return the mean difference and its standard error by table."""
     found: dict[str, tuple[float, float]] = {}
     for name in SETS:
         d = [_difference(r, variant, score) for r in records if r["set"] == name]
@@ -285,5 +249,25 @@ def _by_table(records: list[Record], score: str) -> str:
     return markdown_table(["variant", *there], rows)
 
 
+report = Page(
+    "Evidence behind the constants of the calibration",
+    {
+        "Change against the default": lambda records: _change_section(scored(records)),
+        "NLPD by table": lambda records: _by_table(scored(records), "nlpd"),
+        "CRPS by table, per cent": lambda records: _by_table(scored(records), "crps"),
+    },
+    failed_by=("set", "place"),
+)
+MEASUREMENT = Measurement(
+    name="calibration_defaults",
+    about="The evidence behind the constants of the calibration.",
+    results=RESULTS,
+    cell=Cell,
+    cells=cells,
+    measure=measure,
+    report=report,
+    arguments=arguments,
+)
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(MEASUREMENT))

@@ -1,130 +1,95 @@
-r"""The fits behind the page on calibration: one record each, as flat as it can be.
+r"""One fit, three distributions.
 
-**One fit, three distributions.** A default fit holds the z-scores of rows that were held out, and
-all kinds of calibration are made of these. So one fit is scored three times, with its own local
-scale and shape, with one factor for all rows, and with neither: mean and variance of part 2 are the
-same to the last digit, and what differs is the calibration alone. Scores are of the target
-standardised by the training rows, and of the model's own distribution: quantiles, intervals and
-distribution function are asked of it. The NLPD is that of the Gaussian with its mean and standard
-deviation, as the peers' is.
+A default fit holds the z-scores of rows that were held out, and all kinds of calibration are made
+of these. So one fit is scored three times, with its own local scale and shape, with one factor for
+all rows, and with neither: mean and variance of part 2 are the same to the last digit, and what
+differs is the calibration alone. Scores are of the target standardised by the training rows, and of
+the model's own distribution: quantiles, intervals and distribution function are asked of it. The
+NLPD is that of the Gaussian with its mean and standard deviation, as the peers' is.
 
 **Few levels.** A target with an atom (a value that many rows share) has no continuous law, and the
-distribution function at the outcome is not uniform for any model. Where the largest atom exceeds
-5 % of the table, QICE and coverage come from a randomised PIT
+distribution function at the outcome is not uniform for any model. If the largest atom exceeds 5 %
+of the table, QICE and coverage come from a randomised PIT
 (:func:`twostagegp.metrics.randomized_pit`), with cells between the midpoints of neighbouring
 training values.
-
-**GPNN's protocol.** Random splits of 7/9 and 2/9, inputs whitened by their principal components and
-divided by √d, as in :mod:`benchmarks.peers.gpnn`. Our estimator standardises its columns itself, so
-of this preprocessing only the rotation is left; beside it stands the fit on the plain columns.
-
-**A shift.** Four weeks of winter teach, rows left out of them and a July three years later test.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-import twostagegp
-from benchmarks.large_sets import Rows, fold_rows, load
-from benchmarks.peers import MODELS
-from benchmarks.peers.base import Array, Fitted, NotInstalledError
-from benchmarks.peers.gpnn import Whitening
+from benchmarks.large_sets import fold_rows, load
+from benchmarks.peers.base import Array
 from benchmarks.scores import FINE, LEVELS
-from measurements.provenance import code_version
 from measurements.store import Record
 from measurements.timing import Timed
 from twostagegp import TwoStageGPRegressor, metrics
 from twostagegp.pipeline.calibration.fit import Calibration, calibrate_scale
 
 __all__ = [
-    "INPUTS",
+    "ATOM_SHARE",
     "KINDS",
-    "SHIFT_MODELS",
     "cells",
     "distribution_scores",
-    "gpnn_rows",
     "largest_atom",
-    "measure",
-    "measure_gpnn",
-    "measure_shift",
+    "measure_fold",
+    "warm_up",
 ]
 
 #: Calibrations of the same fit.
 KINDS = ("none", "scale", "local")
 #: Share of a table's rows above which a value counts as an atom.
 ATOM_SHARE = 0.05
-#: Rows whose quantiles are held at a time: a thousand numbers each.
+#: Rows whose quantiles are held at a time: a thousand numbers per row.
 CHUNK = 4000
 #: Calls of which the fastest counts.
 CALLS = 3
 #: Rows of the fit, and points of the prediction, that come before the clock runs.
 WARM_ROWS, WARM_POINTS = 200, 64
 
-#: What the estimator is given under GPNN's protocol.
-INPUTS = ("whitened", "plain")
-TRAIN_SHARE = 7.0 / 9.0
 
-WINTER, JULY = "house_electric_part", "house_electric_july2010"
-SHIFT_MODELS = ("ours", "lightgbm", "catboost_uncertainty")
-
-
-def _recorded(known: Record, scores: Callable[[], Record]) -> Record:
-    """A record with scores, or with the error that took their place."""
-    try:
-        return known | scores()
-    except NotInstalledError as error:
-        return known | {"error": str(error)}
-    except Exception as error:
-        return known | {"error": f"{type(error).__name__}: {error}"}
-
-
-def _code() -> Record:
-    return {"version": twostagegp.__version__, "code": code_version()}
-
-
-# --- one fit, three distributions ----------------------------------------------------------------
-
-
-def measure(name: str, fold: int, method: str) -> Record:
-    """Fit the default to a fold of a table and score it with each calibration.
+def measure_fold(model: TwoStageGPRegressor, name: str, fold: int) -> Record:
+    """Fit a model to a fold of a table and score it with each calibration.
 
     Parameters
     ----------
+    model : TwoStageGPRegressor
+        Not fitted yet.
     name : str
         A table of :mod:`twostagegp.datasets`.
     fold : int
-        Also the seed.
-    method : {"exact", "neighbors"}
+        Also the seed of the randomised PIT.
     """
     data = load(name)
     train, test = fold_rows(data, fold)
     atom = largest_atom(data.y)
-    known: Record = {
-        "set": name,
-        "fold": fold,
-        "method": method,
-        "n_train": len(train),
-        "n_test": len(test),
-        "largest_atom": atom,
-        "atoms": atom > ATOM_SHARE,
-        **_code(),
-    }
-    X, y = data.X[train], data.y[train]
-    return _recorded(
-        known,
-        lambda: _three_scores(X, y, data.X[test], data.y[test], method, fold, atom > ATOM_SHARE),
-    )
+    atoms = atom > ATOM_SHARE
+    sizes = {"n_train": len(train), "n_test": len(test), "largest_atom": atom, "atoms": atoms}
+    X, y, X_test, y_test = data.X[train], data.y[train], data.X[test], data.y[test]
+    return sizes | _three_scores(model, X, y, X_test, y_test, fold, atoms)
+
+
+def warm_up(name: str, fold: int, method: str) -> None:
+    """Load compiled code before the clock runs: it would count as part of the fit's other work."""
+    data = load(name)
+    train, _ = fold_rows(data, fold)
+    rows = train[np.random.default_rng(0).permutation(len(train))[:WARM_ROWS]]
+    model = TwoStageGPRegressor(method=method, random_state=0).fit(data.X[rows], data.y[rows])
+    model.predict(data.X[train[:WARM_POINTS]], return_std=True)
 
 
 def _three_scores(
-    X: Array, y: Array, X_test: Array, y_test: Array, method: str, seed: int, atoms: bool
+    model: TwoStageGPRegressor,
+    X: Array,
+    y: Array,
+    X_test: Array,
+    y_test: Array,
+    seed: int,
+    atoms: bool,
 ) -> Record:
-    _warm_up(X, y, method)
-    model = TwoStageGPRegressor(method=method, random_state=seed)
     with Timed() as took:
         model.fit(X, y)
     fit = model.fitted_.fits[0]
@@ -161,15 +126,8 @@ def _three_scores(
     }
 
 
-def _warm_up(X: Array, y: Array, method: str) -> None:
-    """Load compiled code before the clock runs: it would count as part of the fit's other work."""
-    rows = np.random.default_rng(0).permutation(len(y))[:WARM_ROWS]
-    model = TwoStageGPRegressor(method=method, random_state=0).fit(X[rows], y[rows])
-    model.predict(X[:WARM_POINTS], return_std=True)
-
-
 def _calibrations(local: Calibration) -> Mapping[str, Calibration]:
-    """The calibration of a fit, and the simpler ones of the same held-out z-scores."""
+    """Return the calibration of a fit, and the simpler ones of the same held-out z-scores."""
     return {
         "none": Calibration("none", 1.0, local.z, local.weight),
         "scale": calibrate_scale(local.z, local.weight),
@@ -198,7 +156,7 @@ def _learned(calibration: Calibration) -> Record:
 
 
 def largest_atom(y: Array) -> float:
-    """Share of the most frequent value.
+    """Return the share of the most frequent value.
 
     Examples
     --------
@@ -209,7 +167,7 @@ def largest_atom(y: Array) -> float:
 
 
 def cells(y: Array, y_train: Array) -> tuple[Array, Array]:
-    """Ends of the cell of each outcome: midpoints between neighbouring training values.
+    """Return the ends of the cell of each outcome: midpoints between neighbouring training values.
 
     The cells of the smallest and of the largest training value have no outer end. An outcome that
     is no training value lies in the cell of the nearest.
@@ -234,8 +192,9 @@ def distribution_scores(
     y_train: Array,
     atoms: bool,
     seed: int,
+    chunk: int = CHUNK,
 ) -> dict[str, float]:
-    """Scores of the model's own distribution on the target standardised by the training rows.
+    """Return scores of the model's own distribution, the target standardised by the training rows.
 
     Parameters
     ----------
@@ -249,6 +208,8 @@ def distribution_scores(
         Take QICE and coverage from a randomised PIT.
     seed : int
         Of that PIT.
+    chunk : int
+        Rows whose quantiles are held at a time.
     """
     centre, scale = float(np.mean(y_train)), float(np.std(y_train))
     target, mean, std = (y - centre) / scale, (moments[0] - centre) / scale, moments[1] / scale
@@ -259,7 +220,7 @@ def distribution_scores(
         "qice_floor": metrics.qice_floor(len(y)),
         "hc_rmse": metrics.hc_rmse(target, mean, std, q=0.1),
         "lc_rmse": metrics.lc_rmse(target, mean, std, q=0.1),
-        **_quantile_scores(model, X, target, centre, scale),
+        **_quantile_scores(model, X, target, centre, scale, chunk),
     }
     if atoms:
         for level in LEVELS:
@@ -268,15 +229,15 @@ def distribution_scores(
 
 
 def _quantile_scores(
-    model: Any, X: Array, target: Array, centre: float, scale: float
+    model: Any, X: Array, target: Array, centre: float, scale: float, chunk: int
 ) -> dict[str, float]:
-    """CRPS, pinball loss, coverages and width, some rows at a time."""
+    """Return CRPS, pinball loss, coverages and width, computed some rows at a time."""
     ends = [0.5 + side * level / 2.0 for level in LEVELS for side in (-1.0, 1.0)]
     levels = np.concatenate([FINE, metrics.PINBALL_LEVELS, ends])
     cuts = np.cumsum([len(FINE), len(metrics.PINBALL_LEVELS)])
     parts, sizes = [], []
-    for begin in range(0, len(X), CHUNK):
-        rows = slice(begin, begin + CHUNK)
+    for begin in range(0, len(X), chunk):
+        rows = slice(begin, begin + chunk)
         quantiles = (model.predict_quantiles(X[rows], levels) - centre) / scale
         fine, coarse, both_ends = np.split(quantiles, cuts, axis=1)
         y = target[rows]
@@ -306,104 +267,5 @@ def _randomised(model: Any, X: Array, y: Array, y_train: Array, seed: int) -> Ar
 
 
 def _unit(probability: Array) -> Array:
-    """A sum of shares may miss one by its rounding."""
+    """Clip to [0, 1]: a sum of shares may exceed one by rounding."""
     return np.clip(probability, 0.0, 1.0)
-
-
-# --- GPNN's protocol -----------------------------------------------------------------------------
-
-
-def gpnn_rows(n: int, seed: int) -> tuple[Rows, Rows]:
-    """Training and test rows: 7/9 and 2/9 of the table at random.
-
-    Examples
-    --------
-    >>> [len(rows) for rows in gpnn_rows(90, seed=0)]
-    [70, 20]
-    """
-    order = np.random.default_rng(seed).permutation(n)
-    cut = round(TRAIN_SHARE * n)
-    return np.sort(order[:cut]), np.sort(order[cut:])
-
-
-def measure_gpnn(name: str, seed: int, inputs: str) -> Record:
-    """Fit the default under GPNN's protocol, to whitened or to plain inputs."""
-    data = load(name)
-    train, test = gpnn_rows(len(data.y), seed)
-    known: Record = {
-        "set": name,
-        "fold": seed,
-        "inputs": inputs,
-        "n_train": len(train),
-        "n_test": len(test),
-        **_code(),
-    }
-
-    def scores() -> Record:
-        whitening = Whitening.of(data.X[train], data.y[train])
-        X = whitening.inputs(data.X) if inputs == "whitened" else data.X
-        y = whitening.target(data.y)
-        model = TwoStageGPRegressor(method="neighbors", random_state=seed)
-        with Timed() as took:
-            model.fit(X[train], y[train])
-        mean, std = model.predict(X[test], return_std=True)
-        return {
-            "rmse": metrics.rmse(y[test], mean),
-            "nlpd": metrics.nlpd(y[test], mean, std),
-            "hc_rmse": metrics.hc_rmse(y[test], mean, std, q=0.1),
-            "lc_rmse": metrics.lc_rmse(y[test], mean, std, q=0.1),
-            "fit_cpu": took.cpu,
-        }
-
-    return _recorded(known, scores)
-
-
-# --- a shift -------------------------------------------------------------------------------------
-
-
-def measure_shift(model: str, fold: int) -> Record:
-    """Fit a model to winter rows; score it on those left out and on July 2010.
-
-    Parameters
-    ----------
-    model : str
-        One of :data:`benchmarks.peers.MODELS`.
-    fold : int
-        Which tenth of the winter is left out; also the seed.
-    """
-    winter, july = load(WINTER), load(JULY)
-    train, test = fold_rows(winter, fold)
-    known: Record = {
-        "model": model,
-        "fold": fold,
-        "n_train": len(train),
-        "n_winter": len(test),
-        "n_july": len(july.y),
-        "version": MODELS[model].version(),
-        **({"code": code_version()} if MODELS[model].ours else {}),
-    }
-    y = winter.y[train]
-
-    def scores() -> Record:
-        fitted = MODELS[model].load()(winter.X[train], y, fold)
-        return {
-            "winter": _interval_scores(fitted, winter.X[test], winter.y[test], y),
-            "july": _interval_scores(fitted, july.X, july.y, y),
-        }
-
-    return _recorded(known, scores)
-
-
-def _interval_scores(model: Fitted, X: Array, y: Array, y_train: Array) -> dict[str, float]:
-    """RMSE, and coverage and mean width of the 95 % interval, the target standardised."""
-    centre, scale = float(np.mean(y_train)), float(np.std(y_train))
-    found, own = model.predict(X), model.interval(X)
-    target, mean, std = (y - centre) / scale, (found.mean - centre) / scale, found.std / scale
-    arguments: dict[str, Any] = {"mean": mean, "std": std}
-    if own is not None:
-        arguments = {"interval": (own - centre) / scale}
-    return {
-        "rmse": metrics.rmse(target, mean),
-        "coverage_95": metrics.coverage(target, **arguments),
-        "width_95": metrics.interval_width(target, **arguments),
-    }

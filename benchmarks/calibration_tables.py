@@ -3,7 +3,7 @@ r"""The page on calibration, made from the records.
 A figure of a table is the mean over its folds. Distributions of the same fit are compared fold by
 fold: the standard error beside a difference is that of the mean of the n paired differences, sd /
 √n. Coverage is pooled over the folds, every test row counting once. A goal is judged by what was
-run; where that does not settle it, it stays open.
+run; if that does not settle it, it stays open.
 """
 
 from __future__ import annotations
@@ -14,21 +14,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from benchmarks.calibration_fits import INPUTS, SHIFT_MODELS
 from benchmarks.large_sets import SETS as LARGE
 from benchmarks.large_tables import Grid
 from benchmarks.scores import LEVELS
 from benchmarks.uci_tables import REFERENCES as SMALL
-from measurements.provenance import provenance
+from measurements.pages import Page, joined, scored
 from measurements.store import Record
 from measurements.tables import MISSING, figure, markdown_table, yes_no
 
-__all__ = ["GPNN_PAPER", "Folds", "Goal", "goals", "report"]
-
-TITLE = "# Calibration: one fit, three distributions\n"
-
-#: HC-RMSE of the paper's two-stage GPNN.
-GPNN_PAPER: Mapping[str, float] = {"poletele": 0.14, "bike": 0.39, "protein": 0.19}
+__all__ = ["Folds", "Goal", "goals", "report"]
 
 # --- goals: on the QICE of the local calibration
 #: A QICE is near its floor up to this factor, or up to so many points above it.
@@ -36,7 +30,7 @@ NEAR_FACTOR, NEAR_POINTS = 1.25, 0.4
 #: Share of the sets on which it should be near, and points above the floor that none may exceed.
 NEAR_SHARE, MOST_POINTS = 0.8, 1.5
 # --- on coverage
-#: Points that a coverage may be off, on sets with so many test rows a fold.
+#: Points that a coverage may be off, on sets with so many test rows per fold.
 COVERAGE_POINTS, COVERAGE_ROWS = 2.0, 700
 # --- on NLPD
 NLPD_GOALS: Mapping[str, float] = {"bike": -0.65, "pol": -2.2, "protein": 0.50}
@@ -68,11 +62,11 @@ class Folds:
         return self.name in SMALL
 
     def mean(self, field: str, kind: str | None = "local") -> float:
-        """Over the folds, of a distribution's score, or of the fit's where there is no kind."""
+        """Return the mean over the folds of a distribution's score; the fit's if kind is None."""
         return fmean((r if kind is None else r[kind])[field] for r in self.records)
 
     def pooled(self, field: str, kind: str = "local") -> float:
-        """Over the test rows of all folds."""
+        """Return the mean over the test rows of all folds."""
         rows = [r["n_test"] for r in self.records]
         return sum(n * r[kind][field] for n, r in zip(rows, self.records, strict=True)) / sum(rows)
 
@@ -107,63 +101,62 @@ class Folds:
         return self.mean("predict_cpu_local", None) / self.mean("predict_cpu_scale", None)
 
 
-def report(
-    records: Iterable[Record],
-    gpnn: Iterable[Record] = (),
-    shift: Iterable[Record] = (),
-    peers: Iterable[Record] = (),
-) -> str:
-    """The Markdown page.
+def report(records: Iterable[Record], peers: Iterable[Record] = ()) -> str:
+    """Return the Markdown page.
 
     Parameters
     ----------
     records : records of the fits that are scored three times
-    gpnn : records under GPNN's protocol
-    shift : records of the shift
     peers : records of :mod:`benchmarks.uci_large`
     """
-    everyone = [list(records), list(gpnn), list(shift)]
-    scored, scored_gpnn, scored_shift = ([r for r in k if not r.get("error")] for k in everyone)
-    failures = [r for kind in everyone for r in kind if r.get("error")]
-    if not any(everyone):
-        return f"{TITLE}\nNo results yet.\n"
-    parts = [TITLE]
-    if ours := [r for r in [*scored, *scored_gpnn, *scored_shift] if r.get("code")]:
-        parts.append(f"{provenance(ours)}\n")
-    if scored:
-        parts += _of_fits(_by_set(scored), Grid(peers))
-    if scored_gpnn:
-        parts += ["## High certainty under GPNN's protocol\n", _GPNN_TEXT, _gpnn(scored_gpnn)]
-    if scored_shift:
-        parts += ["## A shift: winter to July\n", _SHIFT_TEXT, _shift(scored_shift)]
-    if failures:
-        parts += ["## Failed fits\n", "".join(_failure(r) for r in failures)]
-    return "\n".join(parts)
+    grid = Grid(peers)
+    page = Page(
+        "Calibration: one fit, three distributions",
+        {
+            "Small tables": _tables_of(lambda s: s.small and not s.atoms),
+            "Larger tables": _tables_of(lambda s: not s.small and not s.atoms),
+            "Targets with few levels": _tables_of(lambda s: s.atoms, _ATOMS_TEXT),
+            "Goals": lambda found: _goals(_by_set(found), grid),
+            "Against boosted trees": lambda found: _against_trees(_by_set(found), grid),
+            "Width and certainty": lambda found: joined(_WIDTH_TEXT, _widths(_by_set(found))),
+            "What was learned, and what it cost": lambda found: joined(
+                _COST_TEXT, _costs(_by_set(found))
+            ),
+        },
+        about=lambda found: _TABLE_TEXT if scored(found) else "",
+        failed_by=("set", "fold"),
+    )
+    return page(records)
 
 
 def _by_set(records: Iterable[Record]) -> list[Folds]:
     found: dict[str, list[Record]] = defaultdict(list)
-    for record in records:
+    for record in scored(records):
         found[record["set"]].append(record)
     return [Folds(name, found[name]) for name in (*SMALL, *LARGE) if name in found]
 
 
-def _of_fits(sets: list[Folds], peers: Grid) -> list[str]:
-    kinds: Mapping[str, Callable[[Folds], bool]] = {
-        "## Small tables\n": lambda s: s.small and not s.atoms,
-        "## Larger tables\n": lambda s: not s.small and not s.atoms,
-        "## Targets with few levels\n": lambda s: s.atoms,
-    }
-    parts = [_TABLE_TEXT]
-    for title, wanted in kinds.items():
-        if chosen := [s for s in sets if wanted(s)]:
-            parts += [title, *([_ATOMS_TEXT] if chosen[0].atoms else []), _distributions(chosen)]
-    compared = [_Duel(s, peers) for s in sets if not s.small]
-    parts += ["## Goals\n", _GOALS_TEXT, _goal_table(goals(sets, compared))]
-    if compared:
-        parts += ["## Against boosted trees\n", _PEERS_TEXT, _peers(compared)]
-    parts += ["## Width and certainty\n", _WIDTH_TEXT, _widths(sets)]
-    return [*parts, "## What was learned, and what it cost\n", _COST_TEXT, _costs(sets)]
+def _tables_of(wanted: Callable[[Folds], bool], text: str = "") -> Callable[[list[Record]], str]:
+    """Return the section of some tables; it is empty if none of them was run."""
+
+    def section(records: list[Record]) -> str:
+        chosen = [s for s in _by_set(records) if wanted(s)]
+        return joined(text, _distributions(chosen)) if chosen else ""
+
+    return section
+
+
+def _duels(sets: Iterable[Folds], peers: Grid) -> list[_Duel]:
+    return [_Duel(s, peers) for s in sets if not s.small]
+
+
+def _goals(sets: list[Folds], peers: Grid) -> str:
+    return joined(_GOALS_TEXT, _goal_table(goals(sets, _duels(sets, peers))))
+
+
+def _against_trees(sets: list[Folds], peers: Grid) -> str:
+    compared = _duels(sets, peers)
+    return joined(_PEERS_TEXT, _peers(compared)) if compared else ""
 
 
 # --- one fit, three distributions ----------------------------------------------------------------
@@ -173,11 +166,11 @@ _TABLE_TEXT = (
     "same fits. NLPD is of the Gaussian with the predicted mean and standard deviation, CRPS of "
     "the model's own quantiles, QICE (percent) of its distribution function; floor: what a "
     "perfectly calibrated model scores. The difference stands with the standard error of the "
-    "paired folds. Coverage: of the intervals of *local*, percent.\n"
+    "paired folds. Coverage: of the intervals of *local*, percent."
 )
 _ATOMS_TEXT = (
     "More than 5 % of the rows share a value: QICE and coverage are those of a randomised PIT "
-    "between the midpoints of neighbouring training values.\n"
+    "between the midpoints of neighbouring training values."
 )
 
 
@@ -210,13 +203,13 @@ def _signed(mean: float, error: float) -> str:
 
 _GOALS_TEXT = (
     "Of *local*, over the tables that were run; in brackets the table that is worst. QICE and "
-    "coverage: only targets without atoms.\n"
+    "coverage: only targets without atoms."
 )
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure, what it should be, and whether it is; None where that is open."""
+    """A figure, what it should be, and whether it is; None if that is not settled."""
 
     title: str
     figure: str
@@ -225,7 +218,7 @@ class Goal:
 
 
 def goals(sets: Sequence[Folds], compared: Sequence[_Duel] = ()) -> list[Goal]:
-    """Every goal, judged by the tables that were run."""
+    """Return every goal, judged by the tables that were run."""
     smooth = [s for s in sets if not s.atoms]
     return [
         *_qice_goals(smooth),
@@ -268,7 +261,7 @@ def _coverage_goal(sets: list[Folds]) -> Goal:
         for s in sets
         for level, field in COVERAGES.items()
     }
-    title = f"coverage off its level, points, sets with ≥ {COVERAGE_ROWS} test rows a fold"
+    title = f"coverage off its level, points, sets with ≥ {COVERAGE_ROWS} test rows per fold"
     wanted = f"≤ {COVERAGE_POINTS:g} either way"
     if not off:
         return Goal(title, MISSING, wanted, None)
@@ -335,7 +328,7 @@ def _goal_table(found: Iterable[Goal]) -> str:
 _PEERS_TEXT = (
     "On the folds that all of a row have; of CatBoost's two losses the one with the better score. "
     "CRPS: ours of our own quantiles, the others' of the Gaussian with their mean and standard "
-    "deviation. The lowest is bold.\n"
+    "deviation. The lowest is bold."
 )
 
 
@@ -351,18 +344,18 @@ class _Duel:
         self.folds = sorted(common) if self.rivals else []
 
     def scores(self, field: str) -> dict[str, float]:
-        """Mean score of ours, LightGBM and the better CatBoost, where they have one."""
+        """Return the mean scores of ours, LightGBM and the better CatBoost, if they have one."""
         everyone = {"ours": self.ours, **self.rivals}
         found: dict[str, float] = {}
-        for model, scored in everyone.items():
-            values = [scored[fold].get(field) for fold in self.folds]
+        for model, by_fold in everyone.items():
+            values = [by_fold[fold].get(field) for fold in self.folds]
             if values and None not in values:
                 found[model] = fmean(values)
         worse = sorted((m for m in CATBOOST if m in found), key=lambda m: found[m])[1:]
         return {model: score for model, score in found.items() if model not in worse}
 
     def ahead(self, field: str) -> bool | None:
-        """Whether ours is the lowest; None where a rival is missing that might be lower."""
+        """Return whether ours is the lowest; None if a rival is missing that might be lower."""
         found = self.scores(field)
         mine = found.pop("ours", None)
         if mine is None or not found:
@@ -397,7 +390,7 @@ def _peers(compared: Iterable[_Duel]) -> str:
 
 _WIDTH_TEXT = (
     "Mean width of the 95 % interval and mean pinball loss (levels 0.05, 0.25, 0.5, 0.75, 0.95); "
-    "RMSE over the tenth of the rows that the model is surest of (HC), and least sure of (LC).\n"
+    "RMSE over the tenth of the rows that the model is surest of (HC), and least sure of (LC)."
 )
 
 
@@ -417,8 +410,8 @@ def _widths(sets: Iterable[Folds]) -> str:
 
 _COST_TEXT = (
     "Mean weights a of the models of the local scale, and how often each shape was chosen (median "
-    "degrees of freedom of its tails); CPU seconds of a fit, those of the calibration over all "
-    "others; CPU seconds of 1000 predictions with mean and standard deviation.\n"
+    "degrees of freedom of its tails); CPU seconds per fit, those of the calibration over all "
+    "others; CPU seconds of 1000 predictions with mean and standard deviation."
 )
 
 
@@ -447,7 +440,7 @@ def _costs(sets: Iterable[Folds]) -> str:
 
 
 def _weights(learned: list[Record]) -> str:
-    """Models of the log scale with the mean of their weights, nought where one is not used."""
+    """Return the models of the log scale with their mean weights, 0 if one is not used."""
     total: dict[str, float] = defaultdict(float)
     for one in learned:
         for member, a in zip(one["members"], one["a"], strict=True):
@@ -463,63 +456,3 @@ def _shapes(learned: list[Record]) -> str:
         tails = f" ({known[len(known) // 2]:.1f})" if known else ""
         parts.append(f"{count} {shape}{tails}")
     return ", ".join(parts)
-
-
-# --- GPNN's protocol, a shift --------------------------------------------------------------------
-
-_GPNN_TEXT = (
-    "RMSE over the tenth of the rows that the model is surest of, target standardised: random "
-    "splits of 7/9 and 2/9, inputs whitened by their principal components, against the paper's "
-    "two-stage GPNN; and the same estimator on the columns as they are. LC: over the tenth that it "
-    "is least sure of.\n"
-)
-_SHIFT_TEXT = (
-    "Household power, fitted to four weeks of winter, tested on a tenth of their minutes that was "
-    "left out and on July 2010, whose day of the year no model has seen. Coverage and mean width "
-    "are of the model's own 95 % interval, the target standardised by the training rows.\n"
-)
-
-
-def _gpnn(records: list[Record]) -> str:
-    header = ["set", "seeds", "paper"]
-    for inputs in INPUTS:
-        header += [f"HC {inputs}", "below", f"LC {inputs}", f"RMSE {inputs}"]
-    rows = []
-    for name, paper in GPNN_PAPER.items():
-        own = [r for r in records if r["set"] == name]
-        row = [name, str(len({r["fold"] for r in own})), f"{paper:g}"]
-        for inputs in INPUTS:
-            hc, lc, rmse = (
-                _mean([r[field] for r in own if r["inputs"] == inputs])
-                for field in ("hc_rmse", "lc_rmse", "rmse")
-            )
-            below = None if hc is None else hc <= paper
-            row += [figure(hc), yes_no(below), figure(lc), figure(rmse)]
-        if own:
-            rows.append(row)
-    return markdown_table(header, rows)
-
-
-def _shift(records: list[Record]) -> str:
-    fields = {"RMSE": "rmse", "95 % coverage": "coverage_95", "width": "width_95"}
-    header = ["model"]
-    for title in fields:
-        header += [f"{title} winter", "July"]
-    rows = []
-    for model in SHIFT_MODELS:
-        own = [r for r in records if r["model"] == model]
-        row = [model]
-        for field in fields.values():
-            row += [figure(_mean([r[season][field] for r in own])) for season in ("winter", "july")]
-        if own:
-            rows.append(row)
-    return markdown_table(header, rows)
-
-
-def _mean(values: list[float]) -> float | None:
-    return fmean(values) if values else None
-
-
-def _failure(record: Record) -> str:
-    where = [str(record[f]) for f in ("model", "set", "inputs") if f in record]
-    return f"- {', '.join(where)}, fold {record['fold']}: {record['error']}\n"

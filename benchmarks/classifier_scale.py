@@ -17,46 +17,45 @@ own too. On a GPU the largest memory is that of the device.
 
     python -m benchmarks.classifier_scale --rows 10000
     python -m benchmarks.classifier_scale --rows 10000 --device cuda
+    python -m benchmarks.classifier_scale --redo
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
-import sys
-from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-import twostagegp
 from benchmarks import RESULTS
-from benchmarks.alone import Limits, Task, measure_alone
 from benchmarks.peers.run import peak_mib
 from measurements.arguments import names, positive
-from measurements.provenance import code_version
-from measurements.store import JsonLines, Record, plain, write_whole
+from measurements.errors import CannotMeasureError
+from measurements.pages import Page, scored
+from measurements.processes import Processes
+from measurements.runner import Measurement, run
+from measurements.store import Record
 from measurements.tables import figure, markdown_table
-from measurements.timing import Timed, use_threads
+from measurements.timing import Timed
 from twostagegp import TwoStageGPClassifier
 from twostagegp.metrics.classification import ece, log_loss
 
-__all__ = ["draw", "main", "measure", "report"]
+__all__ = ["MEASUREMENT", "Cell", "draw", "measure", "report"]
 
 Array = NDArray[np.float64]
 
 COLUMNS, CLASSES, DIRECTIONS = 384, 3, 32
 METHODS = ("exact", "neighbors")
 TIME_LIMIT = 3600
+QUICK_ROWS = 100
 
 
 def draw(rows: int, seed: int) -> tuple[Array, NDArray[np.int64], Array]:
-    """Features of shape (rows, 384), labels, and the probabilities that they were drawn with.
+    """Return features of shape (rows, 384), labels, and the probabilities of the labels.
 
     Examples
     --------
@@ -78,15 +77,40 @@ def draw(rows: int, seed: int) -> tuple[Array, NDArray[np.int64], Array]:
     return X, y.astype(np.int64), P
 
 
-def measure(rows: int, method: str, device: str) -> Record:
-    """A default fit and as many predictions: seconds, memory and scores."""
+@dataclass(frozen=True)
+class Cell:
+    """One fit and as many predictions as rows."""
+
+    device: str
+    method: str
+    rows: int
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the rows, methods and device of a run."""
+    parser.add_argument("--rows", type=positive, help="10,000 by default")
+    parser.add_argument("--methods", type=names(METHODS), default=list(METHODS))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+
+
+def cells(given: argparse.Namespace) -> list[Cell]:
+    """Return one fit per method."""
+    rows = given.rows or (QUICK_ROWS if given.quick else 10_000)
+    return [Cell(given.device, method, rows) for method in given.methods]
+
+
+def measure(cell: Cell) -> Record:
+    """Return seconds, memory and scores of a default fit and as many predictions."""
+    rows, cuda = cell.rows, cell.device == "cuda"
+    if cuda and not torch.cuda.is_available():
+        raise CannotMeasureError("torch sees no CUDA device")
     X, y, _ = draw(min(rows, 300), seed=2)
-    made = {"method": method, "device": device, "random_state": 0}
+    made = {"method": cell.method, "device": cell.device, "random_state": 0}
     TwoStageGPClassifier(**made).fit(X, y).predict_proba(X[:50])  # first calls pay for the start
     X, y, _ = draw(rows, seed=0)
     X_test, y_test, truth = draw(rows, seed=1)
     before = peak_mib() / 1024.0
-    if device == "cuda":
+    if cuda:
         torch.cuda.reset_peak_memory_stats()
     model = TwoStageGPClassifier(**made)
     with Timed() as fitting:
@@ -94,11 +118,12 @@ def measure(rows: int, method: str, device: str) -> Record:
     with Timed() as predicting:
         P = model.predict_proba(X_test)
     return {
+        **({"machine": torch.cuda.get_device_name()} if cuda else {}),
         "columns": COLUMNS,
         "classes": CLASSES,
         "before_gib": before,
         "peak_gib": peak_mib() / 1024.0,
-        "gpu_gib": torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else None,
+        "gpu_gib": torch.cuda.max_memory_allocated() / 2**30 if cuda else None,
         "fit_wall": fitting.wall,
         "fit_cpu": fitting.cpu,
         "predict_wall": predicting.wall,
@@ -111,93 +136,36 @@ def measure(rows: int, method: str, device: str) -> Record:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, keep the results, then write and print the page; returns 1 if a fit failed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.classifier_scale",
-        description="Time and memory of the classifier on wide features.",
-    )
-    parser.add_argument("--rows", type=positive, default=10_000)
-    parser.add_argument("--methods", type=names(METHODS), default=list(METHODS))
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--threads", type=positive, default=os.cpu_count() or 1)
-    parser.add_argument("--time-limit", type=positive, default=TIME_LIMIT)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--table-only", action="store_true", help="no fits, only the page")
-    parser.add_argument("--alone", choices=METHODS, help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    if given.device == "cuda" and not torch.cuda.is_available():
-        parser.error("torch sees no CUDA device")
-    if given.alone is not None:
-        return _answer(given)
-    store = JsonLines(given.results / "classifier_scale.jsonl", key=("device", "method", "rows"))
-    failed = 0
-    for method in [] if given.table_only else given.methods:
-        record = _measure_alone(method, given)
-        failed += "error" in record
-        store.append(record, replace=True)
-    page = report(list(store.records().values()))
-    write_whole(given.results / "classifier_scale.md", page)
-    print(page)
-    return 1 if failed else 0
-
-
-def _measure_alone(method: str, given: argparse.Namespace) -> Record:
-    program = ["-m", "benchmarks.classifier_scale", "--alone", method, "--rows", str(given.rows)]
-    program += ["--device", given.device, "--threads", str(given.threads)]
-    limits = Limits(given.time_limit, given.threads, sys.executable)
-    record = measure_alone(Task("classifier", "drawn", 0), limits, program)
-    return record | {"device": given.device, "method": method, "rows": given.rows}
-
-
-def _answer(given: argparse.Namespace) -> int:
-    """What the process of one method does: print the record."""
-    use_threads(given.threads)
-    cuda = given.device == "cuda"
-    record: Record = {
-        "version": twostagegp.__version__,
-        "code": code_version(),
-        "torch": torch.__version__,
-        "machine": torch.cuda.get_device_name() if cuda else platform.machine(),
-        "threads": given.threads,
-    }
-    try:
-        record |= measure(given.rows, given.alone, given.device)
-    except Exception as error:
-        record["error"] = f"{type(error).__name__}: {error}"
-    print(json.dumps(plain(record), allow_nan=False))
-    return 0
-
-
-def report(records: list[Record]) -> str:
-    """The Markdown page."""
-    parts = [f"# The classifier on {COLUMNS} columns and {CLASSES} classes\n"]
-    usable = [r for r in records if "error" not in r]
-    if not usable:
-        parts.append("No results yet.\n")
-    else:
-        states = sorted({f"{r['version']} (source {r['code']})" for r in usable})
-        parts += [f"twostagegp {', '.join(states)}.\n", "## Time and memory\n", _table(usable)]
-    failures = [r for r in records if "error" in r]
-    if failures:
-        lines = (f"- {r['device']}, {r['method']}, {r['rows']:,}: {r['error']}\n" for r in failures)
-        parts += ["## Failures\n", "".join(lines)]
-    return "\n".join(parts)
-
-
-def _table(records: list[Record]) -> str:
-    header = ["machine", "threads", "method", "rows", "fit wall s", "fit CPU s"]
+def table(records: list[Record]) -> str:
+    """Return one row per fit."""
+    header = ["machine", "threads", "method", "rows", "fit, wall s", "fit, CPU s"]
     header += ["as many predictions, wall s", "peak GiB", "of it before", "GPU GiB"]
     header += ["log loss", "least possible", "ECE", "mean"]
     lines = []
-    for r in sorted(records, key=lambda r: (r["device"], r["method"], r["rows"])):
-        cells = [r["fit_wall"], r["fit_cpu"], r["predict_wall"], r["peak_gib"], r["before_gib"]]
-        scores = [r["log_loss"], r["least_log_loss"], r["ece"]]
-        gpu = "–" if r["gpu_gib"] is None else figure(r["gpu_gib"])
+    for r in sorted(scored(records), key=lambda r: (r["device"], r["method"], r["rows"])):
+        costs = [r["fit_wall"], r["fit_cpu"], r["predict_wall"], r["peak_gib"], r["before_gib"]]
+        scores = [r["gpu_gib"], r["log_loss"], r["least_log_loss"], r["ece"]]
         head = [r["machine"], str(r["threads"]), r["method"], f"{r['rows']:,}"]
-        lines.append([*head, *map(figure, cells), gpu, *map(figure, scores), r["mean"]])
+        lines.append([*head, *map(figure, [*costs, *scores]), r["mean"]])
     return markdown_table(header, lines)
 
 
+report = Page(
+    f"The classifier on {COLUMNS} columns and {CLASSES} classes",
+    {"Time and memory": table},
+    failed_by=("device", "method", "rows"),
+)
+MEASUREMENT = Measurement(
+    name="classifier_scale",
+    about="Time and memory of the classifier on wide features.",
+    results=RESULTS,
+    cell=Cell,
+    cells=cells,
+    measure=measure,
+    report=report,
+    arguments=arguments,
+    strategy=Processes(TIME_LIMIT, threads=os.cpu_count() or 1),
+)
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(MEASUREMENT))

@@ -15,13 +15,11 @@ A variant v is compared with the default on the same tables s = 1, …, S that b
     \frac1S \sum_s \big( \mathrm{NLPD}_s(v) - \mathrm{NLPD}_s(\mathrm{default}) \big) ,
 
 the NLPD being that of the Gaussian with the predicted moments, the target standardised. CPU seconds
-of a fit and predictions a CPU second are compared as the RMSE is. The worst table is the one with
+per fit and predictions per CPU second are compared as the RMSE is. The worst table is the one with
 the largest ratio, or difference.
 
-Every fit runs in a process of its own with one thread, its constants are changed in that process
-only, and it is kept at once in ``neighbor_defaults.jsonl``; ``neighbor_defaults.md`` is made from
-that file. What is in the file is not computed again, so a broken run is simply started again; after
-Ctrl-C the fits that are under way still end and are kept. Needs ``TWOSTAGEGP_DATA``.
+Every fit runs in a process of its own with one thread. The data folder is named by
+``TWOSTAGEGP_DATA``.
 
     python -m benchmarks.neighbor_defaults --jobs 2
     python -m benchmarks.neighbor_defaults --sets bike,pol --variants "default,two ridges"
@@ -31,40 +29,35 @@ Ctrl-C the fits that are under way still end and are kept. Needs ``TWOSTAGEGP_DA
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-import twostagegp
 from benchmarks import RESULTS
-from benchmarks.alone import Limits, Task, measure_alone
 from benchmarks.large_sets import SETS, Rows, fold_rows, load
 from benchmarks.peers.base import Array
 from benchmarks.peers.ours import Ours
 from benchmarks.peers.run import measure as fit_and_score
 from benchmarks.variants import DEFAULT, Variant, changes, difference, log_ratio
-from measurements.arguments import names, positive
-from measurements.provenance import code_version, provenance
-from measurements.store import JsonLines, Record, plain, write_whole
+from measurements.arguments import names
+from measurements.pages import Page, joined, scored
+from measurements.processes import Processes
+from measurements.runner import Measurement, run
+from measurements.store import Record
 from measurements.tables import MISSING, figure, markdown_table
-from measurements.timing import use_threads
 from twostagegp import TwoStageGPRegressor
 from twostagegp.datasets import RegressionData
 from twostagegp.pipeline.mean.crossfit import boosted_trees
 from twostagegp.pipeline.settings import DEFAULTS
 from twostagegp.training.rounds import Schedule
 
-__all__ = ["VARIANTS", "OfRows", "inner_rows", "main", "measure", "report"]
+__all__ = ["MEASUREMENT", "VARIANTS", "Cell", "OfRows", "inner_rows", "measure_variant", "report"]
 
-TITLE = "# Evidence behind the defaults of the neighbour method\n"
 FOLD = 0
 #: Held out of the training rows: this share of them, and no more than so many.
 HELD_SHARE, HELD_ROWS = 0.1, 10_000
@@ -73,6 +66,7 @@ HELD_SEED = 20240229
 TIME_LIMIT = 3600
 #: Rows of the fit, and points of the prediction, that come before the clock runs.
 WARM_ROWS, WARM_POINTS = 300, 64
+QUICK_VARIANTS = (DEFAULT, "one ridge")
 
 
 @dataclass(frozen=True)
@@ -130,8 +124,60 @@ VARIANTS: Mapping[str, Variant] = {
 # --- one fit -------------------------------------------------------------------------------------
 
 
-def inner_rows(data: RegressionData) -> tuple[Rows, Rows]:
-    """Rows to fit and rows to score, both from the training rows of fold 0.
+@dataclass(frozen=True)
+class Cell:
+    """One variant on one table."""
+
+    variant: str
+    set: str
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the tables and variants of a run."""
+    parser.add_argument("--sets", type=names(SETS), help="tables; all nine by default")
+    parser.add_argument("--variants", type=names(VARIANTS), help="all by default")
+
+
+def cells(given: argparse.Namespace) -> list[Cell]:
+    """Return every variant on every table, table by table."""
+    sets = given.sets or (["bike"] if given.quick else list(SETS))
+    variants = given.variants or (QUICK_VARIANTS if given.quick else list(VARIANTS))
+    for name in sets:
+        load(name)  # a missing table is reported once, not for every fit
+    return [Cell(variant, name) for name in sets for variant in variants]
+
+
+def measure(cell: Cell) -> Record:
+    """Fit a variant to a table and score it."""
+    data = load(cell.set)
+    _warm_up(data)
+    return measure_variant(VARIANTS[cell.variant], data)
+
+
+def measure_variant(variant: Variant, data: RegressionData) -> Record:
+    """Fit a variant to the inner rows of a table and score it on those held out."""
+    inner, held = inner_rows(data)
+    facts: Record = {}
+
+    def fit(X: Array, y: Array, seed: int) -> Ours:
+        model = _estimator(variant, len(y), seed).fit(X, y)
+        facts["mean"] = model.fit_report_.mean
+        return Ours(model, float(np.std(y)))
+
+    X, y = data.X[inner], data.y[inner]
+    scores = fit_and_score(fit, X, y, data.X[held], data.y[held], 0)
+    sizes = {"n_train": len(inner), "n_held": len(held), "d": data.X.shape[1]}
+    return sizes | facts | scores
+
+
+def inner_rows(data: RegressionData, most: int = HELD_ROWS) -> tuple[Rows, Rows]:
+    """Return rows to fit and rows to score, both from the training rows of fold 0.
+
+    Parameters
+    ----------
+    data : RegressionData
+    most : int
+        Most rows that are held out.
 
     Examples
     --------
@@ -141,36 +187,8 @@ def inner_rows(data: RegressionData) -> tuple[Rows, Rows]:
     """
     train, _ = fold_rows(data, FOLD)
     order = np.random.default_rng(HELD_SEED).permutation(train)
-    n = min(int(HELD_SHARE * len(order)), HELD_ROWS)
+    n = min(int(HELD_SHARE * len(order)), most)
     return np.sort(order[n:]), np.sort(order[:n])
-
-
-def measure(variant: str, data: RegressionData) -> Record:
-    """Fit a variant and score it; whatever it raises becomes the record's error."""
-    inner, held = inner_rows(data)
-    X, y = data.X[inner], data.y[inner]
-    chosen, facts = VARIANTS[variant], {}
-    record: Record = {
-        "variant": variant,
-        "set": data.name,
-        "n_train": len(inner),
-        "n_held": len(held),
-        "d": data.X.shape[1],
-        "version": twostagegp.__version__,
-        "code": code_version(),
-    }
-
-    def fit(X: Array, y: Array, seed: int) -> Ours:
-        model = _estimator(chosen, len(y), seed).fit(X, y)
-        facts["mean"] = model.fit_report_.mean
-        return Ours(model, float(np.std(y)))
-
-    try:
-        _warm_up(X, y)
-        scores = fit_and_score(fit, X, y, data.X[held], data.y[held], 0)
-    except Exception as error:
-        return record | {"error": f"{type(error).__name__}: {error}"}
-    return record | facts | scores
 
 
 def _estimator(variant: Variant, n: int, seed: int) -> TwoStageGPRegressor:
@@ -183,124 +201,22 @@ def _estimator(variant: Variant, n: int, seed: int) -> TwoStageGPRegressor:
     )
 
 
-def _warm_up(X: Array, y: Array) -> None:
+def _warm_up(data: RegressionData) -> None:
     """Load compiled code before the clock runs: the same seconds in all would hide differences."""
+    inner, _ = inner_rows(data)
+    X, y = data.X[inner[:WARM_ROWS]], data.y[inner[:WARM_ROWS]]
     model = _estimator(VARIANTS[DEFAULT], WARM_ROWS, seed=0)
-    model.fit(X[:WARM_ROWS], y[:WARM_ROWS]).predict(X[:WARM_POINTS], return_std=True)
-
-
-def _measure_alone(variant: str, name: str) -> Record:
-    """The record of one fit, from a process of its own."""
-    program = ["-m", "benchmarks.neighbor_defaults", "--alone", variant, name]
-    record = measure_alone(Task("ours", name, FOLD), Limits(TIME_LIMIT), program)
-    return record | {"variant": variant, "set": name}
-
-
-def _answer(variant: str, name: str) -> int:
-    """What that process does: print the record."""
-    use_threads(1)
-    print(json.dumps(plain(measure(variant, load(name))), ensure_ascii=False, allow_nan=False))
-    return 0
-
-
-# --- all fits ------------------------------------------------------------------------------------
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is missing, then write and print the page; returns 1 if a fit failed."""
-    given = _parser().parse_args(arguments)
-    if given.alone is not None:
-        return _answer(*given.alone)
-    store = JsonLines(given.results / "neighbor_defaults.jsonl", key=("variant", "set"))
-    page = given.results / "neighbor_defaults.md"
-    failed = 0
-    if not given.table_only:
-        done = store.done()
-        wanted = [(variant, name) for name in given.sets for variant in given.variants]
-        tasks = [task for task in wanted if task not in done]
-        print(f"{len(wanted) - len(tasks)} of {len(wanted)} fits are there already.", flush=True)
-        for name in dict.fromkeys(name for _, name in tasks):
-            load(name)  # a table that is missing should say so once, not in every fit
-        for count, record in enumerate(_run(tasks, given.jobs, store), start=1):
-            failed += "error" in record
-            print(f"[{count}/{len(tasks)}] {_line(record)}", flush=True)
-            write_whole(page, report(list(store.records().values())))
-    text = report(list(store.records().values()))
-    write_whole(page, text)
-    print(text)
-    return 1 if failed else 0
-
-
-def _run(tasks: Sequence[tuple[str, str]], jobs: int, store: JsonLines) -> Iterator[Record]:
-    """Records as they come; a thread a job, which only waits for its process."""
-
-    def keep(variant: str, name: str) -> Record:
-        record = _measure_alone(variant, name)
-        store.append(record)  # here: also when nobody asks for records any more
-        return record
-
-    with ThreadPoolExecutor(jobs) as pool:
-        waiting = [pool.submit(keep, *task) for task in tasks]
-        try:
-            for future in as_completed(waiting):
-                yield future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _line(record: Record) -> str:
-    head = f"{record['variant']}, {record['set']}: "
-    if "error" in record:
-        return f"{head}{record['error']}"
-    return head + (
-        f"RMSE {record['rmse']:.4f}, NLPD {record['nlpd']:.3f}, "
-        f"coverage {record['coverage_95']:.3f}, fit {record['fit_cpu']:.1f} CPU s, "
-        f"{record['predictions_a_second']:.0f} predictions/s"
-    )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.neighbor_defaults",
-        description="The evidence behind the defaults of the neighbour method.",
-    )
-    parser.add_argument("--sets", type=names(SETS), default=list(SETS))
-    parser.add_argument("--variants", type=names(VARIANTS), default=list(VARIANTS))
-    parser.add_argument("--jobs", type=positive, default=1, help="fits at once, a thread each")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--table-only", action="store_true", help="no fits, only the page")
-    parser.add_argument("--alone", nargs=2, help=argparse.SUPPRESS)
-    return parser
+    model.fit(X, y).predict(X[:WARM_POINTS], return_std=True)
 
 
 # --- the page ------------------------------------------------------------------------------------
 
-
-def report(records: list[Record]) -> str:
-    """The Markdown page: every variant against the default, then scores by table."""
-    usable = [r for r in records if not r.get("error")]
-    failures = [r for r in records if r.get("error")]
-    if not records:
-        return f"{TITLE}\nNo results yet.\n"
-    parts = [TITLE]
-    if usable:
-        parts += [f"{provenance(usable)}\n", "## Change against the default\n"]
-        parts += [_summary_text(), _summary(usable)]
-        for score, title in (("rmse", "RMSE"), ("nlpd", "NLPD")):
-            parts += [f"## {title} by table\n", _by_table(usable, score)]
-    if failures:
-        lines = (f"- {r['variant']}, {r['set']}: {r['error']}\n" for r in failures)
-        parts += ["## Failures\n", "".join(lines)]
-    return "\n".join(parts)
-
-
-def _summary_text() -> str:
-    return (
-        "On rows held out of the training rows of fold 0, over the tables that a variant and the "
-        "default both have. RMSE, CPU seconds of a fit and predictions a CPU second: geometric "
-        "mean of the ratios; NLPD (Gaussian, target standardised): mean of the differences; "
-        "coverage: mean over the tables.\n"
-    )
+_SUMMARY = (
+    "On rows held out of the training rows of fold 0, over the tables that a variant and the "
+    "default both have. RMSE, CPU seconds per fit and predictions per CPU second: geometric "
+    "mean of the ratios; NLPD (Gaussian, target standardised): mean of the differences; "
+    "coverage: mean over the tables."
+)
 
 
 def _summary(records: list[Record]) -> str:
@@ -308,7 +224,7 @@ def _summary(records: list[Record]) -> str:
     fit = changes(records, log_ratio("fit_cpu"))
     speed = changes(records, log_ratio("predictions_a_second"))
     header = ["choice", "variant", "tables", "RMSE", "worst table", "NLPD", "worst table"]
-    header += ["95 % coverage", "fit CPU", "predictions/s"]
+    header += ["95 % coverage", "CPU seconds per fit", "predictions per CPU second"]
     rows = []
     for variant in _in_order(records):
         if variant not in rmse:
@@ -358,5 +274,26 @@ def _in_order(records: list[Record]) -> list[str]:
     return [variant for variant in VARIANTS if variant in there]
 
 
+report = Page(
+    "Evidence behind the defaults of the neighbour method",
+    {
+        "Change against the default": lambda records: joined(_SUMMARY, _summary(scored(records))),
+        "RMSE by table": lambda records: _by_table(scored(records), "rmse"),
+        "NLPD by table": lambda records: _by_table(scored(records), "nlpd"),
+    },
+    failed_by=("variant", "set"),
+)
+MEASUREMENT = Measurement(
+    name="neighbor_defaults",
+    about="The evidence behind the defaults of the neighbour method.",
+    results=RESULTS,
+    cell=Cell,
+    cells=cells,
+    measure=measure,
+    report=report,
+    arguments=arguments,
+    strategy=Processes(TIME_LIMIT),
+)
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(MEASUREMENT))

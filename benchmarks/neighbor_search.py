@@ -1,31 +1,29 @@
 """Which search for neighbours is the right one, by rows, columns and norm.
 
-Microseconds a query (50 neighbours, without the row itself; queries are rows) and seconds to build
-an index, for the tree and the blocks of distances of this package, SciPy's cKDTree and, where it is
-installed, faiss (float32, so that its rows may differ). Inputs are *uniform*, the worst case of
+Microseconds per query (50 neighbours, without the row itself; queries are rows) and seconds to
+build an index, for the tree and the blocks of distances of this package, SciPy's cKDTree and, if it
+is installed, faiss (float32, so that its rows may differ). Inputs are *uniform*, the worst case of
 every tree, and *correlated*: four hidden directions and a little noise, as columns of a real table
 often are. All rows found are compared with those of the tree. The tree is also asked to look at a
 few leaves only: how fast it is then, and how many of the right rows it finds.
 
-A search that would take more than a minute, judged by the same one on fewer rows, is left out; one
-that is slow gets fewer queries, and the record says how many. Each cell is kept as soon as it is
-known, so that a broken run goes on where it stopped.
+On more than 10,000 rows each search is first tried on a tenth of them. A search that would take
+more than a minute, judged by that, is left out; one that is slow gets fewer queries, and the record
+says how many.
 
     python -m benchmarks.neighbor_search
     python -m benchmarks.neighbor_search --rows 10000 --columns 2,8 --norms L2
+    python -m benchmarks.neighbor_search --redo
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import os
-import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,16 +32,27 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-import twostagegp
 from benchmarks import RESULTS
-from measurements.arguments import positive
-from measurements.provenance import code_version
-from measurements.store import JsonLines, Record, write_whole
+from measurements.arguments import names, numbers, positive
+from measurements.pages import NO_RECORDS, failures, joined, scored
+from measurements.runner import Measurement, Workers, run
+from measurements.store import Record
 from measurements.tables import MISSING, figure, markdown_table
-from measurements.timing import Timed, use_threads
+from measurements.timing import Timed
 from twostagegp.engines.neighbors.index import BruteIndex, TreeIndex
 
-__all__ = ["Cell", "main", "measure", "report", "table"]
+__all__ = [
+    "MEASUREMENT",
+    "Cell",
+    "Search",
+    "agreement",
+    "makers",
+    "measure",
+    "predicted",
+    "report",
+    "table",
+    "timed_queries",
+]
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.integer[Any]]
@@ -62,6 +71,8 @@ QUERIES = 2000
 PROBE, FEWEST = 16, 64
 #: A search predicted to take longer is left out.
 LIMIT_SECONDS = 60.0
+#: Above so many rows a search is first tried on a tenth of them.
+TRIED_ROWS, TRIED_SHARE = 10_000, 0.1
 #: A call that would take longer gets fewer queries.
 CALL_SECONDS = 5.0
 #: A call this short is repeated, and the fastest counts.
@@ -72,24 +83,53 @@ SEARCHES = ("tree", "brute", "ckdtree", "faiss")
 
 @dataclass(frozen=True)
 class Cell:
-    """One place of the grid."""
+    """One table and norm.
+
+    Attributes
+    ----------
+    rows, columns : int
+    inputs, norm : str
+    queries : int
+        Most queries per search.
+    limit : float
+        Seconds; a search predicted to take longer is left out.
+    """
 
     rows: int
     columns: int
     inputs: str
     norm: str
+    queries: int = QUERIES
+    limit: float = LIMIT_SECONDS
 
-    @property
-    def key(self) -> tuple[int, int, str, str]:
-        """As in the store."""
-        return self.rows, self.columns, self.inputs, self.norm
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the tables, norms and queries of a run."""
+    parser.add_argument("--rows", type=numbers, help="several numbers, as in 10000,100000")
+    parser.add_argument("--columns", type=numbers, help="several numbers")
+    parser.add_argument("--inputs", type=names(INPUTS), default=list(INPUTS))
+    parser.add_argument("--norms", type=names(NORMS), default=list(NORMS))
+    parser.add_argument("--queries", type=positive, default=QUERIES, help="per search, at most")
+
+
+def cells(given: argparse.Namespace) -> list[Cell]:
+    """Return every table with every norm, few rows first."""
+    rows = given.rows or ((1000,) if given.quick else ROWS)
+    columns = given.columns or ((2,) if given.quick else COLUMNS)
+    return [
+        Cell(n, d, inputs, norm, given.queries)
+        for inputs in given.inputs
+        for d in columns
+        for n in sorted(rows)
+        for norm in given.norms
+    ]
 
 
 class Search(Protocol):
     """An index that is built when made."""
 
     def query(self, index: Rows) -> Rows:
-        """The nearest other rows of some rows, nearest first."""
+        """Return the nearest other rows of some rows, nearest first."""
 
 
 class _Ours:
@@ -142,15 +182,16 @@ def _without_self(near: Rows, index: Rows) -> Rows:
     return near[keep].reshape(len(near), -1)
 
 
-def _makers() -> Mapping[str, Callable[[Tensor, str], Search]]:
-    makers: dict[str, Callable[[Tensor, str], Search]] = {
+def makers() -> Mapping[str, Callable[[Tensor, str], Search]]:
+    """Return the searches by name; faiss only if it is installed."""
+    found: dict[str, Callable[[Tensor, str], Search]] = {
         "tree": lambda X, norm: _Ours(X, norm, TreeIndex),
         "brute": lambda X, norm: _Ours(X, norm, BruteIndex),
         "ckdtree": _Scipy,
     }
     if find_spec("faiss") is not None:
-        makers["faiss"] = _Faiss
-    return makers
+        found["faiss"] = _Faiss
+    return found
 
 
 @cache
@@ -159,7 +200,7 @@ def _hidden(columns: int) -> Array:
 
 
 def table(rows: int, columns: int, inputs: str) -> Tensor:
-    """Inputs of a cell, the same in every run.
+    """Return the inputs of a cell, the same in every run.
 
     Examples
     --------
@@ -173,119 +214,71 @@ def table(rows: int, columns: int, inputs: str) -> Tensor:
     return torch.from_numpy(hidden + NOISE * rng.normal(size=(rows, columns)))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure what is missing, then write and print the page."""
-    given = _parser().parse_args(arguments)
-    store = JsonLines(
-        given.results / "neighbor_search.jsonl", key=("rows", "columns", "inputs", "norm")
-    )
-    if not given.table_only:
-        use_threads(given.threads)
-        _warm_up()
-        cells = [
-            Cell(n, d, inputs, norm)
-            for inputs in given.inputs
-            for d in given.columns
-            for n in sorted(given.rows)
-            for norm in given.norms
-        ]
-        done = set() if given.redo else store.done()
-        print(f"{sum(c.key in done for c in cells)} of {len(cells)} cells are there already.")
-        for cell in cells:
-            if cell.key in done:
-                continue
-            record = measure(cell, _fewer_rows(cell, store), given.queries)
-            store.append(record, replace=given.redo)
-            print(_line(record), flush=True)
-            write_whole(given.results / "neighbor_search.md", report(_records(store)))
-    page = report(_records(store))
-    write_whole(given.results / "neighbor_search.md", page)
-    print(page)
-    return 0
-
-
-def _records(store: JsonLines) -> list[Record]:
-    return list(store.records().values())
-
-
-def _fewer_rows(cell: Cell, store: JsonLines) -> Record | None:
-    """The same cell on the largest smaller number of rows that is known."""
-    same = [
-        record
-        for (rows, *rest), record in store.records().items()
-        if tuple(rest) == cell.key[1:] and rows < cell.rows
-    ]
-    return max(same, key=lambda record: record["rows"], default=None)
-
-
-def measure(cell: Cell, smaller: Record | None = None, queries: int = QUERIES) -> Record:
-    """All searches of a cell.
-
-    Parameters
-    ----------
-    cell : Cell
-    smaller : dict, optional
-        The record of the same cell on fewer rows, to judge what would take too long.
-    queries : int
-        At most.
-    """
+def measure(cell: Cell) -> Record:
+    """Time all searches of a cell and compare the rows that they find."""
+    _warm_up()
     X = table(cell.rows, cell.columns, cell.inputs)
-    asked = np.random.default_rng(0).permutation(cell.rows)[:queries]
+    asked = np.random.default_rng(0).permutation(cell.rows)[: cell.queries]
     record: Record = {
-        "rows": cell.rows,
-        "columns": cell.columns,
-        "inputs": cell.inputs,
-        "norm": cell.norm,
         "k": NEIGHBOURS,
-        "version": twostagegp.__version__,
-        "code": code_version(),
-        "torch": torch.__version__,
-        "machine": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
         "load": os.getloadavg()[0],
         "searches": {},
         "approximate": {},
     }
     right: Rows | None = None
-    for name, make in _makers().items():
-        if predicted(name, cell, smaller) > LIMIT_SECONDS:
+    for name, make in makers().items():
+        if _tried(make, cell) > cell.limit:
             record["searches"][name] = {SKIPPED: True}
             continue
         with Timed() as building:
             index = make(X, cell.norm)
-        facts, found = _timed_queries(index, asked)
+        facts, found = timed_queries(index, asked, cell.limit)
         if found is not None and right is None:
             right = found
-        record["searches"][name] = {"build": building.wall, **facts, **_agreement(found, right)}
+        record["searches"][name] = {"build": building.wall, **facts, **agreement(found, right)}
         if name == "tree" and cell.norm == "L2" and found is not None:
-            record["approximate"] = _approximate(index, asked[: len(found)], found)
+            record["approximate"] = _approximate(index, asked[: len(found)], found, cell.limit)
     return record
 
 
-def predicted(name: str, cell: Cell, smaller: Record | None) -> float:
-    """Seconds that a search of a cell may take at least, were it to grow in proportion to the rows.
+def _tried(make: Callable[[Tensor, str], Search], cell: Cell) -> float:
+    """Return the seconds that a search may take at least, judged by a tenth of the rows."""
+    if cell.rows <= TRIED_ROWS:
+        return 0.0
+    few = int(TRIED_SHARE * cell.rows)
+    X = table(few, cell.columns, cell.inputs)
+    with Timed() as building:
+        index = make(X, cell.norm)
+    with Timed() as probe:
+        index.query(np.arange(PROBE))
+    return predicted(cell.rows / few, building.wall, probe.wall / PROBE)
+
+
+def predicted(growth: float, build: float, each: float) -> float:
+    """Return seconds to build an index and ask the fewest queries, in proportion to the rows.
+
+    Parameters
+    ----------
+    growth : float
+        How many times as many rows.
+    build, each : float
+        Seconds to build an index and seconds per query on the fewer rows.
 
     Examples
     --------
-    >>> smaller = {"rows": 100, "searches": {"tree": {"build": 1.0, "wall_us": 1e5}}}
-    >>> predicted("tree", Cell(1000, 2, "uniform", "L2"), smaller)
+    >>> predicted(10.0, build=1.0, each=0.1)
     74.0
     """
-    known = {} if smaller is None else smaller["searches"].get(name, {})
-    if smaller is None or not known:
-        return 0.0
-    if SKIPPED in known:
-        return math.inf
-    growth = cell.rows / smaller["rows"]
-    return growth * (known["build"] + FEWEST * known["wall_us"] / 1e6)
+    return growth * (build + FEWEST * each)
 
 
-def _timed_queries(index: Search, asked: Rows) -> tuple[Record, Rows | None]:
-    """Microseconds a query and the rows found; without them where even a few take too long."""
+def timed_queries(index: Search, asked: Rows, limit: float) -> tuple[Record, Rows | None]:
+    """Return microseconds per query and the rows found, None if even a few take too long."""
     with Timed() as probe:
         index.query(asked[:PROBE])
     each = probe.wall / min(PROBE, len(asked))
-    if FEWEST * each > LIMIT_SECONDS:
+    if FEWEST * each > limit:
         return {"wall_us": 1e6 * each, "queries": PROBE, "runs": 1}, None
     asked = asked[: max(FEWEST, int(CALL_SECONDS / max(each, 1e-9)))]
     took: list[Timed] = []
@@ -301,12 +294,12 @@ def _timed_queries(index: Search, asked: Rows) -> tuple[Record, Rows | None]:
     }, found
 
 
-def _agreement(found: Rows | None, right: Rows | None) -> Record:
-    """Share of the queries with exactly the rows of the first search, whatever their order.
+def agreement(found: Rows | None, right: Rows | None) -> Record:
+    """Return the share of queries with exactly the rows of the first search, in any order.
 
     Examples
     --------
-    >>> _agreement(np.array([[2, 1], [3, 4]]), np.array([[1, 2], [3, 5], [6, 7]]))
+    >>> agreement(np.array([[2, 1], [3, 4]]), np.array([[1, 2], [3, 5], [6, 7]]))
     {'same': 0.5}
     """
     if found is None or right is None:
@@ -316,13 +309,13 @@ def _agreement(found: Rows | None, right: Rows | None) -> Record:
     return {"same": float(equal.all(axis=1).mean())}
 
 
-def _approximate(index: Any, asked: Rows, exact: Rows) -> Record:
-    """Speed and recall of the tree when it looks at a few leaves only."""
+def _approximate(index: Any, asked: Rows, exact: Rows, limit: float) -> Record:
+    """Return speed and recall of the tree when it looks at a few leaves only."""
     facts = {}
     before = index.index.budget
     for leaves in LEAVES:
         index.index.budget = leaves
-        timed, found = _timed_queries(index, asked)
+        timed, found = timed_queries(index, asked, limit)
         assert found is not None
         m = len(found)
         hits = (found[:, :, None] == exact[:m, None, :]).any(axis=2)
@@ -331,48 +324,37 @@ def _approximate(index: Any, asked: Rows, exact: Rows) -> Record:
     return facts
 
 
+@cache
 def _warm_up() -> None:
-    """Pay for compilation and first calls before the clock runs."""
+    """Pay for compilation and first calls before the clock runs, once per process."""
     X = table(2 * NEIGHBOURS, 3, "uniform")
     for norm in NORMS:
-        for make in _makers().values():
+        for make in makers().values():
             make(X, norm).query(np.arange(20))
-
-
-def _line(record: Record) -> str:
-    parts = []
-    for name, facts in record["searches"].items():
-        if SKIPPED in facts:
-            parts.append(f"{name} {SKIPPED}")
-        else:
-            same = "" if facts["same"] in (None, 1.0) else f" (same {facts['same']:.3f})"
-            parts.append(f"{name} {facts['wall_us']:.1f}{same}")
-    place = f"{record['rows']} x {record['columns']}, {record['inputs']}, {record['norm']}"
-    return f"{place}: {', '.join(parts)} µs"
 
 
 # --- the page ------------------------------------------------------------------------------------
 
 
 def report(records: list[Record]) -> str:
-    """The Markdown page."""
-    if not records:
-        return "# Search for neighbours\n\nNo results yet.\n"
-    parts = ["# Search for neighbours\n", _head(records)]
+    """Return the Markdown page."""
+    usable = scored(records)
+    parts = ["# Search for neighbours", _head(usable) if usable else NO_RECORDS]
     for norm in NORMS:
-        chosen = [r for r in records if r["norm"] == norm]
+        chosen = [r for r in usable if r["norm"] == norm]
         if chosen:
-            parts += [f"## Tree or all distances, {norm}\n", _choice_note(), _choice(chosen)]
+            parts += [f"## Tree or all distances, {norm}", _CHOICE, _choice(chosen)]
     for inputs in INPUTS:
         for norm in NORMS:
-            chosen = [r for r in records if r["norm"] == norm and r["inputs"] == inputs]
+            chosen = [r for r in usable if r["norm"] == norm and r["inputs"] == inputs]
             if chosen:
-                parts += [f"## {inputs.capitalize()} inputs, {norm}\n", _searches(chosen)]
-    approximate = [r for r in records if r["approximate"]]
+                parts += [f"## {inputs.capitalize()} inputs, {norm}", _searches(chosen)]
+    approximate = [r for r in usable if r["approximate"]]
     if approximate:
-        parts += ["## A few leaves only, L2\n", _approximate_note(), _leaves(approximate)]
-    parts += ["## Agreement\n", _agreement_text(records)]
-    return "\n".join(parts)
+        parts += ["## A few leaves only, L2", _APPROXIMATE, _leaves(approximate)]
+    if usable:
+        parts += ["## Agreement", _agreement_text(usable)]
+    return joined(*parts, *failures(records, ("rows", "columns", "inputs", "norm")))
 
 
 def _head(records: list[Record]) -> str:
@@ -385,9 +367,9 @@ def _head(records: list[Record]) -> str:
     return (
         f"{note}twostagegp {listed}; {machines}, {counts} thread(s), load {min(loads):.1f} to "
         f"{max(loads):.1f}. {NEIGHBOURS} neighbours of rows, without themselves; wall clock. Up to "
-        f"{max(_queries(records), default=0)} queries a search, fewer (at least {FEWEST}) where "
+        f"{max(_queries(records), default=0)} queries per search, fewer (at least {FEWEST}) if "
         f"they would take longer than {CALL_SECONDS:g} s; *{SKIPPED}*: predicted to take more than "
-        f"{LIMIT_SECONDS:g} s.\n"
+        f"{LIMIT_SECONDS:g} s."
     )
 
 
@@ -396,11 +378,10 @@ def _queries(records: list[Record]) -> list[int]:
     return [facts["queries"] for facts in every if "queries" in facts]
 
 
-def _choice_note() -> str:
-    return (
-        "How many times as long as the tree a search through all distances takes, building "
-        "included for a thousand queries; below one the tree is the wrong choice.\n"
-    )
+_CHOICE = (
+    "Time of a search through all distances divided by that of the tree, building included, for "
+    "a thousand queries; below one (bold) the tree is the wrong choice."
+)
 
 
 def _choice(records: list[Record]) -> str:
@@ -416,7 +397,7 @@ def _choice(records: list[Record]) -> str:
 
 
 def _advantage(record: Record | None) -> str:
-    """Seconds of a thousand queries with building, all distances over tree."""
+    """Return the ratio of seconds of a thousand queries with building, all distances by tree."""
     if record is None:
         return MISSING
     seconds = []
@@ -430,12 +411,12 @@ def _advantage(record: Record | None) -> str:
 
 
 def _searches(records: list[Record]) -> str:
-    names = [name for name in SEARCHES if any(name in r["searches"] for r in records)]
-    header = ["rows", "columns", *(f"{name}, µs" for name in names)]
-    header += [f"{name}, build s" for name in names]
+    found = [name for name in SEARCHES if any(name in r["searches"] for r in records)]
+    header = ["rows", "columns", *(f"{name}, µs" for name in found)]
+    header += [f"{name}, build s" for name in found]
     lines = []
     for r in sorted(records, key=lambda r: (r["columns"], r["rows"])):
-        facts = [r["searches"].get(name) for name in names]
+        facts = [r["searches"].get(name) for name in found]
         cells = [_cell(each, "wall_us") for each in facts]
         cells += [_cell(each, "build") for each in facts]
         lines.append([f"{r['rows']:,}", str(r["columns"]), *cells])
@@ -448,11 +429,10 @@ def _cell(facts: Record | None, field: str) -> str:
     return SKIPPED if SKIPPED in facts else figure(facts[field])
 
 
-def _approximate_note() -> str:
-    return (
-        "Leaves have 32 rows. Microseconds a query, and in brackets the share of the right rows "
-        "that is found.\n"
-    )
+_APPROXIMATE = (
+    "Leaves have 32 rows. Microseconds per query, and in brackets the share of the right rows that "
+    "is found."
+)
 
 
 def _leaves(records: list[Record]) -> str:
@@ -486,35 +466,18 @@ def _agreement_text(records: list[Record]) -> str:
     return text + ("\n" + "".join(lines) if lines else "")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.neighbor_search", description="Which search for neighbours."
-    )
-    parser.add_argument("--rows", type=_numbers, default=list(ROWS))
-    parser.add_argument("--columns", type=_numbers, default=list(COLUMNS))
-    parser.add_argument("--inputs", type=_words(INPUTS), default=list(INPUTS))
-    parser.add_argument("--norms", type=_words(NORMS), default=list(NORMS))
-    parser.add_argument("--queries", type=positive, default=QUERIES, help="of a search, at most")
-    parser.add_argument("--threads", type=positive, default=2)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--table-only", action="store_true", help="no searches, only the page")
-    parser.add_argument("--redo", action="store_true", help="measure again what is there already")
-    return parser
-
-
-def _numbers(text: str) -> list[int]:
-    return [positive(part.strip()) for part in text.split(",")]
-
-
-def _words(known: Sequence[str]) -> Callable[[str], list[str]]:
-    def words(text: str) -> list[str]:
-        chosen = [word.strip() for word in text.split(",") if word.strip()]
-        if not chosen or any(word not in known for word in chosen):
-            raise argparse.ArgumentTypeError(f"{text!r}: choose from {', '.join(known)}")
-        return chosen
-
-    return words
-
+MEASUREMENT = Measurement(
+    name="neighbor_search",
+    about="Which search for neighbours is the right one, by rows, columns and norm.",
+    results=RESULTS,
+    cell=Cell,
+    cells=cells,
+    measure=measure,
+    report=report,
+    arguments=arguments,
+    key=("rows", "columns", "inputs", "norm"),
+    strategy=Workers(threads=2),
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(MEASUREMENT))

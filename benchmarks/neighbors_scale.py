@@ -18,18 +18,16 @@ kernel, that predicts a million points from 100,000 and from 1,000,000 rows.
 
     python -m benchmarks.neighbors_scale --rows 100000,300000,1000000,2000000
     python -m benchmarks.neighbors_scale --device cuda --results build/results
+    python -m benchmarks.neighbors_scale --redo
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
-import platform
-import sys
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -37,28 +35,39 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-import twostagegp
 from benchmarks import RESULTS
-from benchmarks.alone import Limits, Task, measure_alone
 from benchmarks.neighbors_speed import prediction_parts
 from benchmarks.peers.run import peak_mib
-from measurements.arguments import positive
-from measurements.provenance import code_version
-from measurements.store import JsonLines, Record, plain, write_whole
+from measurements.arguments import numbers, positive
+from measurements.errors import CannotMeasureError
+from measurements.pages import NO_RECORDS, failures, joined, scored
+from measurements.processes import Processes
+from measurements.runner import Measurement, run
+from measurements.store import Record
 from measurements.tables import MISSING, figure, markdown_table, yes_no
-from measurements.timing import Timed, use_threads
+from measurements.timing import Timed
 from twostagegp import GPNNRegressor, TwoStageGPRegressor, metrics
 from twostagegp.engines.neighbors.index import TreeIndex
 from twostagegp.estimators import fitted
 from twostagegp.pipeline.mean.models import RidgeMean
 from twostagegp.runtime.streaming import ArrayFactory
 
-__all__ = ["draw", "function", "growth", "main", "measure", "measure_engine", "report"]
+__all__ = [
+    "MEASUREMENT",
+    "Cell",
+    "draw",
+    "function",
+    "growth",
+    "measure_engine",
+    "measure_model",
+    "report",
+]
 
 Array = NDArray[np.float64]
 
 ROWS = {"cpu": (100_000, 300_000, 1_000_000, 2_000_000), "cuda": (100_000, 1_000_000)}
 POINTS = {"cpu": 200_000, "cuda": 1_000_000}
+QUICK_ROWS, QUICK_POINTS = (1000,), 1000
 COLUMNS = 8
 NOISE = 0.2
 NEIGHBOURS = 50
@@ -72,7 +81,7 @@ GPU_SECONDS_GOAL = 10.0
 
 
 def function(X: Array) -> Array:
-    """The function that the tables are drawn from.
+    """Return the function that the tables are drawn from.
 
     Examples
     --------
@@ -89,94 +98,58 @@ def function(X: Array) -> Array:
 
 
 def draw(rows: int, seed: int) -> tuple[Array, Array]:
-    """Inputs and a noisy target."""
+    """Return inputs and a noisy target."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(size=(rows, COLUMNS))
     return X, function(X) + NOISE * rng.standard_normal(rows)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, keep the results, then write and print the page; returns 1 if a fit failed."""
-    parser = _parser()
-    given = parser.parse_args(arguments)
-    points = given.points or POINTS[given.device]
-    if given.alone is not None:
-        return _answer(given.device, given.alone, points, given.threads)
-    store = JsonLines(given.results / "neighbors_scale.jsonl", key=("device", "rows"))
-    failed = 0
-    if not given.table_only:
-        if given.device == "cuda" and not torch.cuda.is_available():
-            parser.error("torch sees no CUDA device")
-        for rows in given.rows or ROWS[given.device]:
-            record = _measure_alone(rows, points, given)
-            failed += "error" in record
-            store.append(record, replace=True)
-            print(_line(record), flush=True)
-            write_whole(given.results / "neighbors_scale.md", report(_records(store)))
-    page = report(_records(store))
-    write_whole(given.results / "neighbors_scale.md", page)
-    print(page)
-    return 1 if failed else 0
+@dataclass(frozen=True)
+class Cell:
+    """One number of rows on one device."""
+
+    device: str
+    rows: int
+    points: int
 
 
-def _records(store: JsonLines) -> list[Record]:
-    return sorted(store.records().values(), key=lambda r: (r["device"], r["rows"]))
-
-
-def _measure_alone(rows: int, points: int, given: argparse.Namespace) -> Record:
-    """The record of one number of rows, from a process of its own."""
-    program = ["-m", "benchmarks.neighbors_scale", "--alone", str(rows), "--points", str(points)]
-    program += ["--device", given.device, "--threads", str(given.threads)]
-    limits = Limits(given.time_limit, given.threads, sys.executable)
-    load = os.getloadavg()[0]
-    record = measure_alone(Task("ours", "drawn", 0), limits, program)
-    return record | {"device": given.device, "rows": rows, "load": load}
-
-
-def _answer(device: str, rows: int, points: int, threads: int) -> int:
-    """What the process of one number of rows does: print the record."""
-    use_threads(threads)
-    record: Record = {
-        "version": twostagegp.__version__,
-        "code": code_version(),
-        "torch": torch.__version__,
-        "machine": _machine(device),
-        "threads": threads,
-    }
-    try:
-        if device == "cuda":
-            record |= measure_engine(rows, points, device)
-        else:
-            record |= measure(rows, points, threads)
-    except Exception as error:
-        record["error"] = f"{type(error).__name__}: {error}"
-    print(json.dumps(plain(record), allow_nan=False))
-    return 0
-
-
-def _machine(device: str) -> str:
-    if device == "cuda":
-        return torch.cuda.get_device_name()
-    return platform.processor() or platform.machine()
-
-
-def _line(record: Record) -> str:
-    head = f"{record['device']}, {record['rows']} rows: "
-    if "error" in record:
-        return head + record["error"]
-    return head + (
-        f"fit {record['fit_wall']:.1f} s, {record['points']} predictions "
-        f"{record['predict_wall']:.1f} s, peak {record['peak_gib']:.2f} GiB"
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the device, the numbers of rows and the number of predictions."""
+    listed = {device: ",".join(map(str, rows)) for device, rows in ROWS.items()}
+    parser.add_argument(
+        "--rows", type=numbers, help=f"default: {listed['cpu']}; on a GPU {listed['cuda']}"
     )
+    parser.add_argument("--points", type=positive, help=f"predictions (default: {POINTS})")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
 
 
-def measure(rows: int, points: int, threads: int) -> Record:
-    """A default fit and its predictions: seconds, memory, error and coverage."""
+def cells(given: argparse.Namespace) -> list[Cell]:
+    """Return every number of rows on the device."""
+    rows = given.rows or (QUICK_ROWS if given.quick else ROWS[given.device])
+    points = given.points or (QUICK_POINTS if given.quick else POINTS[given.device])
+    return [Cell(given.device, n, points) for n in rows]
+
+
+def measure(cell: Cell) -> Record:
+    """Fit and predict: the default on a CPU, the engine alone on a GPU."""
+    load = {"load": os.getloadavg()[0]}
+    if cell.device == "cuda":
+        if not torch.cuda.is_available():
+            raise CannotMeasureError("torch sees no CUDA device")
+        machine = {"machine": torch.cuda.get_device_name()}
+        return load | machine | measure_engine(cell.rows, cell.points, cell.device)
     _warm_up()
+    model = TwoStageGPRegressor(
+        method="neighbors", n_jobs=torch.get_num_threads(), device="cpu", random_state=0
+    )
+    return load | measure_model(model, cell.rows, cell.points)
+
+
+def measure_model(model: TwoStageGPRegressor, rows: int, points: int) -> Record:
+    """Return seconds, memory, error and coverage of a fit and its predictions."""
     X, y = draw(rows, seed=0)
     X_test, y_test = draw(points, seed=1)
     before = peak_mib() / 1024.0
-    model = TwoStageGPRegressor(method="neighbors", n_jobs=threads, device="cpu", random_state=0)
     with Timed() as fitting:
         model.fit(X, y)
     after_fit = peak_mib() / 1024.0
@@ -205,7 +178,7 @@ def measure(rows: int, points: int, threads: int) -> Record:
 
 
 def _index(model: TwoStageGPRegressor) -> Record:
-    """Seconds to build the tree of the mean's first ridge once more."""
+    """Return the seconds to build the tree of the mean's first ridge once more."""
     ridges = [part for part in model.mean_.models if isinstance(part, RidgeMean)]
     if not ridges:
         return {"index_wall": None, "index_cpu": None}
@@ -218,7 +191,7 @@ def _index(model: TwoStageGPRegressor) -> Record:
 
 
 def measure_engine(rows: int, points: int, device: str) -> Record:
-    """One kernel on neighbours, as on a GPU: seconds of a prediction, search and solves apart."""
+    """Return seconds of one kernel on neighbours, as on a GPU, search and solves apart."""
     cuda = device == "cuda"
     model = GPNNRegressor(
         kernel="matern32",
@@ -269,7 +242,7 @@ def _prediction_seconds(model: GPNNRegressor, X: Array) -> float:
 
 
 def _in_turn(parts: Iterable[ArrayFactory], like: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Parts of the inputs without travelling ahead: made and copied when they are asked for."""
+    """Yield parts of the inputs, each made and copied only when it is asked for."""
     for make in parts:
         yield torch.as_tensor(make()).to(like)
 
@@ -290,7 +263,7 @@ def _warm_up() -> None:
 
 
 def growth(rows: Sequence[int], seconds: Sequence[float]) -> float | None:
-    """The exponent p of seconds ~ rows^p, by least squares on logarithms.
+    """Return the exponent p of seconds ~ rows^p, by least squares on logarithms.
 
     Examples
     --------
@@ -306,23 +279,17 @@ def growth(rows: Sequence[int], seconds: Sequence[float]) -> float | None:
 
 
 def report(records: list[Record]) -> str:
-    """The Markdown page."""
-    if not records:
-        return "# Growth of the neighbour method\n\nNo results yet.\n"
-    parts = ["# Growth of the neighbour method\n"]
-    usable = [r for r in records if "error" not in r]
-    cpu = [r for r in usable if r["device"] == "cpu"]
-    gpu = [r for r in usable if r["device"] == "cuda"]
+    """Return the Markdown page."""
+    ordered = sorted(scored(records), key=lambda r: r["rows"])
+    cpu = [r for r in ordered if r["device"] == "cpu"]
+    gpu = [r for r in ordered if r["device"] == "cuda"]
+    parts = ["# Growth of the neighbour method", "" if ordered else NO_RECORDS]
     if cpu:
-        parts += ["## Default fit and predictions\n", _head(cpu), _table(cpu), _growth_text(cpu)]
-        parts += ["## Where the time goes\n", _parts_note(), _parts_table(cpu)]
+        parts += ["## Default fit and predictions", _head(cpu), _table(cpu), _growth_text(cpu)]
+        parts += ["## Where the time goes", _PARTS, _parts_table(cpu)]
     if gpu:
-        parts += ["## The engine alone on a GPU\n", _head(gpu), _gpu_note(gpu), _gpu_table(gpu)]
-    failures = [r for r in records if "error" in r]
-    if failures:
-        lines = (f"- {r['device']}, {r['rows']:,} rows: {r['error']}\n" for r in failures)
-        parts += ["## Failures\n", "".join(lines)]
-    return "\n".join(parts)
+        parts += ["## The engine alone on a GPU", _head(gpu), _gpu_note(gpu), _gpu_table(gpu)]
+    return joined(*parts, *failures(records, ("device", "rows")))
 
 
 def _head(records: list[Record]) -> str:
@@ -335,13 +302,13 @@ def _head(records: list[Record]) -> str:
     return (
         f"{note}twostagegp {listed}, torch {records[0]['torch']}, {machines}, {counts} thread(s), "
         f"load {min(loads):.1f} to {max(loads):.1f} at the start. {records[0]['columns']} columns, "
-        f"noise of standard deviation {NOISE:g}; RMSE against the function itself.\n"
+        f"noise of standard deviation {NOISE:g}; RMSE against the function itself."
     )
 
 
 def _table(records: list[Record]) -> str:
-    header = ["rows", "fit wall s", "fit CPU s", "predictions", "wall s", "CPU s"]
-    header += ["predictions/s", "peak GiB", "goal met", "RMSE", "95 % coverage"]
+    header = ["rows", "fit, wall s", "fit, CPU s", "predictions", "all, wall s", "all, CPU s"]
+    header += ["predictions per s", "peak GiB", "goal met", "RMSE", "95 % coverage"]
     lines = []
     for r in records:
         at_goal = r["rows"] == PEAK_ROWS
@@ -375,16 +342,15 @@ def _growth_text(records: list[Record]) -> str:
     return (
         f"Growth of time from {min(rows, default=low):,} to {max(rows, default=high):,} rows: "
         f"{'; '.join(said)}. Goal for memory: at most {PEAK_GIB_GOAL:g} GiB at {PEAK_ROWS:,} "
-        "rows, the table itself and the points included.\n"
+        "rows, the table itself and the points included."
     )
 
 
-def _parts_note() -> str:
-    return (
-        "Wall seconds. *Index*: one tree in the metric of the mean's first ridge, built once more. "
-        "Parts of the fit are those of its report; of the predictions, *rest* is the trees of the "
-        "stack and what comes before and after.\n"
-    )
+_PARTS = (
+    "Wall-clock seconds. *Index*: one tree in the metric of the mean's first ridge, built once "
+    "more. Parts of the fit are those of its report; of the predictions, *rest* is the trees of "
+    "the stack and what comes before and after."
+)
 
 
 def _parts_table(records: list[Record]) -> str:
@@ -405,11 +371,11 @@ def _parts_table(records: list[Record]) -> str:
 
 def _gpu_note(records: list[Record]) -> str:
     return (
-        f"{NEIGHBOURS} neighbours, Matérn 3/2, a lengthscale a column, with standard deviation. "
-        "Search and solves are of one more prediction, whose stopwatches wait for the GPU. "
-        "*Ahead*: the next part of the points travels while one is worked on, as always; *in "
-        "turn*: it does not; the best of three each. Goal: "
-        f"{records[0]['points']:,} predictions below {GPU_SECONDS_GOAL:g} s.\n"
+        f"{NEIGHBOURS} neighbours, Matérn 3/2, one lengthscale per column, mean and standard "
+        "deviation. Search and solves are of one more prediction, whose stopwatches wait for the "
+        "GPU. *Ahead*: the next part of the points is copied to the GPU while it works on the last "
+        "one (the default); *in turn*: only when the last one is done; best of three each. Goal: "
+        f"{records[0]['points']:,} predictions below {GPU_SECONDS_GOAL:g} s."
     )
 
 
@@ -433,28 +399,18 @@ def _gpu_table(records: list[Record]) -> str:
     return markdown_table(header, lines)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.neighbors_scale",
-        description="How time and memory of the neighbour method grow.",
-    )
-    listed = {device: ",".join(map(str, rows)) for device, rows in ROWS.items()}
-    parser.add_argument(
-        "--rows", type=_numbers, help=f"default: {listed['cpu']}; on a GPU {listed['cuda']}"
-    )
-    parser.add_argument("--points", type=positive, help=f"predictions (default: {POINTS})")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--threads", type=positive, default=2)
-    parser.add_argument("--time-limit", type=positive, default=TIME_LIMIT, help="seconds a size")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--table-only", action="store_true", help="no fits, only the page")
-    parser.add_argument("--alone", type=positive, help=argparse.SUPPRESS)
-    return parser
-
-
-def _numbers(text: str) -> list[int]:
-    return [positive(part.strip()) for part in text.split(",")]
-
+MEASUREMENT = Measurement(
+    name="neighbors_scale",
+    about="How time and memory of the neighbour method grow.",
+    results=RESULTS,
+    cell=Cell,
+    cells=cells,
+    measure=measure,
+    report=report,
+    arguments=arguments,
+    key=("device", "rows"),
+    strategy=Processes(TIME_LIMIT, threads=2),
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(MEASUREMENT))

@@ -3,8 +3,8 @@
 Every model is fitted to every table of :mod:`benchmarks.hard_tables` with several seeds:
 scikit-learn and GPyTorch on the table as it is, as in their first examples, and all peers with the
 settings of :mod:`benchmarks.peers`, columns and target standardised for them. A library starts once
-and fits table after table; a fit beyond the time limit is ended and counted, and so is a process
-that dies. What ``reliability.jsonl`` has is not computed again.
+and fits table after table. A fit that takes longer than the time limit is ended; that, and a
+process that dies, is an outcome like any other and is not tried again without ``--redo``.
 
     python -m benchmarks.reliability --python .venv-peers/bin/python
     python -m benchmarks.reliability --models ours_auto --seeds 0
@@ -14,99 +14,77 @@ that dies. What ``reliability.jsonl`` has is not computed again.
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 
 from benchmarks import RESULTS
-from benchmarks.alone import Limits, Task
 from benchmarks.hard_tables import TABLES
-from benchmarks.peers.base import NOT_INSTALLED
+from benchmarks.reliability_fits import measure_table
 from benchmarks.reliability_models import KNOWN, LABELS
 from benchmarks.reliability_tables import report
-from benchmarks.series import measure_series
-from measurements.arguments import names, numbers, positive
-from measurements.store import JsonLines, Record, write_whole
+from measurements.arguments import names, numbers
+from measurements.processes import Processes
+from measurements.runner import Measurement, run
+from measurements.store import Record
 
-__all__ = ["main", "run"]
+__all__ = ["MEASUREMENT", "Cell", "measure"]
 
 SECONDS = 60
 SEEDS = (0, 1, 2)
-NAME = "reliability"
+QUICK_TABLES = ("rows 5", "rows 20")
 
 
-def run(tasks: Sequence[Task], limits: Limits) -> Iterator[Record]:
-    """Records of the tasks, all of one model; an end by force is an outcome like any other."""
-    for record in measure_series(tasks, limits, module="benchmarks.reliability_fits"):
-        if "error" in record and not record["error"].startswith(NOT_INSTALLED):
-            record["ended"] = record.pop("error")
-        yield record
+@dataclass(frozen=True)
+class Cell:
+    """One fit: which model, to which table; ``fold`` is the seed of both."""
+
+    model: str
+    set: str
+    fold: int
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is missing, then write and print the tables; returns 0."""
-    given = _parser().parse_args(arguments)
-    store = JsonLines(given.results / f"{NAME}.jsonl", key=("model", "set", "fold"))
-    if not given.table_only:
-        limits = Limits(given.time_limit, given.threads, given.python)
-        done = set() if given.redo else store.done()
-        for model in given.models:
-            wanted = [Task(model, name, seed) for seed in given.seeds for name in given.tables]
-            _measure([task for task in wanted if task.key not in done], limits, store, given.redo)
-    text = report(_known(store.records().values()))
-    write_whole(given.results / f"{NAME}.md", text)
-    print(text)
-    return 0
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the models, tables and seeds of a run."""
+    parser.add_argument("--models", type=names(KNOWN), help="by default those of the page")
+    parser.add_argument("--tables", type=_tables, help="part of their names; all by default")
+    parser.add_argument("--seeds", type=numbers, help="numbers, as in 0,1 or 0-4")
 
 
-def _measure(tasks: Sequence[Task], limits: Limits, store: JsonLines, redo: bool) -> None:
-    for count, record in enumerate(run(tasks, limits), start=1):
-        if "error" in record:
-            print(f"{record['model']}: {record['error']}")
-            return
-        store.append(record, replace=redo)
-        print(f"[{count}/{len(tasks)}] {_line(record)}", flush=True)
+def cells(given: argparse.Namespace) -> list[Cell]:
+    """Return all fits, model by model."""
+    tables = given.tables or (QUICK_TABLES if given.quick else list(TABLES))
+    return [
+        Cell(model, name, seed)
+        for model in given.models or (["ours_auto"] if given.quick else list(LABELS))
+        for seed in given.seeds or ([0] if given.quick else SEEDS)
+        for name in tables
+    ]
 
 
-def _known(records: Iterable[Record]) -> list[Record]:
-    """Records of tables that there are, and without errors."""
-    return [r for r in records if r["set"] in TABLES and "error" not in r]
-
-
-def _line(record: Record) -> str:
-    head = f"{record['model']}, {record['set']}, seed {record['fold']}: "
-    for word in ("exception", "ended"):
-        if word in record:
-            return head + record[word]
-    return head + (
-        f"{record['not_finite']} not finite, {record['not_positive']} not positive, "
-        f"coverage {record['coverage'] or 0.0:.3f}, {record['fit_cpu']:.1f} CPU s"
-    )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.reliability", description="Hard tables, ours and peers."
-    )
-    parser.add_argument("--models", type=names(KNOWN), default=list(LABELS))
-    parser.add_argument("--tables", type=_tables, default=list(TABLES), help="part of their names")
-    parser.add_argument("--seeds", type=numbers, default=list(SEEDS), help="as in 0,1 or 0-4")
-    parser.add_argument("--time-limit", type=positive, default=SECONDS, help="seconds a fit")
-    parser.add_argument("--threads", type=positive, default=1)
-    parser.add_argument("--python", default=sys.executable, help="interpreter that runs the fits")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--table-only", action="store_true", help="no fits, only the tables")
-    parser.add_argument("--redo", action="store_true", help="fit again what is there already")
-    return parser
+def measure(cell: Cell) -> Record:
+    """Fit a model to a table and record what came out."""
+    return measure_table(cell.model, cell.set, cell.fold)
 
 
 def _tables(text: str) -> list[str]:
-    """All tables whose name has this part."""
+    """Return all tables whose name has this part."""
     found = [name for name in TABLES if text in name]
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is in no name; list them with hard_tables")
     return found
 
 
+MEASUREMENT = Measurement(
+    name="reliability",
+    about="Hard tables, ours and peers.",
+    results=RESULTS,
+    cell=Cell,
+    cells=cells,
+    measure=measure,
+    report=report,
+    arguments=arguments,
+    settled=lambda record: True,
+    strategy=Processes(SECONDS, group=lambda cell: cell.model),
+)
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(MEASUREMENT))

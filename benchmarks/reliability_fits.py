@@ -1,31 +1,27 @@
-"""Fits of one model to hard tables in one process; a line of JSON for each.
+"""One fit of one model to one hard table.
 
 What a user would have got is recorded as it is: the error that was raised, how many means or
 standard deviations are not finite, how many variances are zero or below (or were, by the library's
 own warning, before it cut them off), and the share of new rows in their 95 % interval.
-
-    python -m benchmarks.reliability_fits ours_auto "rows 5:0" "no noise: line:2"
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import warnings
 from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.hard_tables import TABLES, HardTable, hard_table
-from benchmarks.peers.base import Array, Fitted, NotInstalledError, Prediction
+from benchmarks.hard_tables import HardTable, hard_table
+from benchmarks.peers.base import Array, Fitted, Prediction
 from benchmarks.reliability_models import KNOWN
-from measurements.processes import answer
 from measurements.provenance import code_version
 from measurements.store import Record
 from measurements.timing import Timed
 from twostagegp import metrics
 
-__all__ = ["main", "measure_table", "verdict"]
+__all__ = ["measure_table", "verdict"]
 
 #: What a library, or NumPy taking a root for it, says when a variance came out negative.
 _NEGATIVE = re.compile(r"negative variance|variances smaller than 0|invalid value .* in sqrt", re.I)
@@ -34,19 +30,10 @@ _MESSAGE = 200
 
 
 def measure_table(model: str, name: str, seed: int) -> Record:
-    """Fit one of :data:`~benchmarks.reliability_models.KNOWN` to a table, say what came out."""
+    """Fit one of :data:`~benchmarks.reliability_models.KNOWN` to a table; return what came out."""
     known, table = KNOWN[model], hard_table(name, seed)
-    record: Record = {
-        "model": model,
-        "set": name,
-        "fold": seed,
-        "version": known.version(),
-        **({"code": code_version()} if known.ours else {}),
-    }
-    try:
-        fit = known.load()
-    except NotInstalledError as error:
-        return record | {"error": str(error)}
+    origin: Record = {"version": known.version(), "code": code_version() if known.ours else None}
+    fit = known.load()
     with warnings.catch_warnings(record=True) as caught, Timed() as took:
         warnings.simplefilter("always")
         try:
@@ -56,13 +43,13 @@ def measure_table(model: str, name: str, seed: int) -> Record:
         except Exception as error:
             message = " ".join(f"{type(error).__name__}: {error}".split())
             message = re.sub(r"/\S+/", "", message)  # whose machine a library was built on
-            return record | {"exception": message[:_MESSAGE], "judged": table.judged}
+            return origin | {"exception": message[:_MESSAGE], "judged": table.judged}
     said = [str(warning.message) for warning in caught]
-    return record | verdict(table, found, interval, said) | {"fit_cpu": took.cpu}
+    return origin | verdict(table, found, interval, said) | {"fit_cpu": took.cpu}
 
 
 def _interval(fitted: Fitted, X: Array, found: Prediction) -> Array:
-    """The model's own 95 % interval, or that of the Gaussian."""
+    """Return the model's own 95 % interval, or that of the Gaussian."""
     own = fitted.interval(X)
     if own is not None:
         return own
@@ -71,7 +58,7 @@ def _interval(fitted: Fitted, X: Array, found: Prediction) -> Array:
 
 
 def verdict(table: HardTable, found: Prediction, interval: Array, said: Sequence[str]) -> Record:
-    """What is wrong with predictions of the new rows, in numbers."""
+    """Return what is wrong with predictions of the new rows, in numbers."""
     means, stds = np.isfinite(found.mean), np.isfinite(found.std)
     warned = [text for text in said if _NEGATIVE.search(text)]
     record: Record = {
@@ -87,32 +74,3 @@ def verdict(table: HardTable, found: Prediction, interval: Array, said: Sequence
         record["rmse"] = float(np.sqrt(np.mean(((found.mean - table.y_new) / spread) ** 2)))
         record["width"] = float(np.median(interval[:, 1] - interval[:, 0])) / (3.92 * spread)
     return record
-
-
-def place(text: str) -> tuple[str, int]:
-    """A table and a seed.
-
-    Examples
-    --------
-    >>> place("no noise: line:2")
-    ('no noise: line', 2)
-    """
-    name, _, seed = text.rpartition(":")
-    if name not in TABLES or not seed.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r}: give a name of hard_tables and a seed")
-    return name, int(seed)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the records of all fits."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.reliability_fits", description="Fits to hard tables."
-    )
-    parser.add_argument("model", choices=list(KNOWN))
-    parser.add_argument("places", nargs="+", type=place, metavar="TABLE:SEED")
-    given = parser.parse_args(arguments)
-    return answer(measure_table(given.model, name, seed) for name, seed in given.places)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

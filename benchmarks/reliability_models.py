@@ -23,9 +23,9 @@ LABELS: Mapping[str, str] = {
     "gpytorch_raw": "GPyTorch `ExactGP`, the regression tutorial's model and loop (float32, scaled "
     "RBF, 50 steps of Adam), the table as it is",
     "sklearn_matern": "scikit-learn on standardised columns and target, constant × Matérn 5/2 with "
-    "a lengthscale a column + white noise, wider bounds, one restart",
-    "gpytorch_matern": "GPyTorch on standardised columns and target, scaled Matérn 5/2 with a "
-    "lengthscale a column, float64, 150 steps of Adam",
+    "one lengthscale per column + white noise, wider bounds, one restart",
+    "gpytorch_matern": "GPyTorch on standardised columns and target, scaled Matérn 5/2 with one "
+    "lengthscale per column, float64, 150 steps of Adam",
     "gpboost": "GPBoost `GPModel` on standardised columns and target, Matérn 3/2, Vecchia with 20 "
     "neighbours",
     "muygpys": "MuyGPyS on standardised columns and target, Matérn 3/2, 50 neighbours, "

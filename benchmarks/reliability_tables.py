@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 
+from benchmarks.hard_tables import TABLES
 from benchmarks.reliability_models import LABELS
+from measurements.pages import joined
 from measurements.provenance import provenance
 from measurements.store import Record
 from measurements.tables import figure, markdown_table
@@ -16,10 +18,16 @@ __all__ = ["LOW", "OUTCOMES", "failed", "report"]
 #: Coverage of a 95 % interval below this counts as a failure.
 LOW = 0.8
 
+
+def ended(record: Record) -> str | None:
+    """Return how the process of a fit was ended; older records say so under another name."""
+    return record.get("error") or record.get("ended")
+
+
 #: The same fit may fail in several of these ways, but an exception or an end by force is all of it.
 OUTCOMES: Mapping[str, Callable[[Record], bool]] = {
     "exception": lambda r: "exception" in r,
-    "ended by force": lambda r: "ended" in r,
+    "ended by force": lambda r: bool(ended(r)),
     "NaN or infinite": lambda r: r.get("not_finite", 0) > 0,
     "variance ≤ 0": lambda r: r.get("not_positive", 0) > 0,
     f"coverage < {LOW:.0%}": lambda r: (
@@ -29,14 +37,21 @@ OUTCOMES: Mapping[str, Callable[[Record], bool]] = {
 
 
 def report(records: Sequence[Record]) -> str:
-    """The page in Markdown."""
+    """Return the Markdown page, of the tables that there are."""
+    records = [r for r in records if r["set"] in TABLES]
     models = [name for name in LABELS if any(r["model"] == name for r in records)]
     models += sorted({r["model"] for r in records} - set(models))
     by_model = {name: [r for r in records if r["model"] == name] for name in models}
-    lines = ["# Hard tables\n", _about(records), "## Failures\n", _failures(by_model)]
-    lines += ["## Failures by table\n", _by_table(by_model)]
-    lines += ["## What was raised\n", _messages(by_model)]
-    return "\n".join(lines) + "\n"
+    return joined(
+        "# Hard tables",
+        _about(records),
+        "## Failures",
+        _failures(by_model),
+        "## Failures by table",
+        _by_table(by_model),
+        "## What was raised",
+        _messages(by_model),
+    )
 
 
 def _about(records: Sequence[Record]) -> str:
@@ -45,17 +60,18 @@ def _about(records: Sequence[Record]) -> str:
     versions = sorted({r["version"] for r in records if r.get("version") and not r.get("code")})
     return (
         f"{len(records)} fits, {len(tables)} tables, {len({r['fold'] for r in records})} seeds. "
-        f"Ours: {provenance(ours) if ours else 'none'} Theirs: {', '.join(versions) or 'none'}.\n"
+        f"Ours: {provenance(ours) if ours else 'none'} Theirs: {', '.join(versions) or 'none'}."
     )
 
 
 def failed(record: Record) -> bool:
-    """Whether a fit went wrong in any way."""
+    """Return whether a fit went wrong in any way."""
     return any(is_so(record) for is_so in OUTCOMES.values())
 
 
 def _failures(by_model: Mapping[str, Sequence[Record]]) -> str:
-    header = ["model", "fits", *OUTCOMES, "any", "mean coverage", "median width", "CPU s a fit"]
+    header = ["model", "fits", *OUTCOMES, "any", "mean coverage", "median width"]
+    header += ["CPU seconds per fit"]
     rows = []
     for name, records in by_model.items():
         judged = [r["coverage"] or 0.0 for r in records if r.get("judged") and "coverage" in r]
@@ -73,11 +89,11 @@ def _failures(by_model: Mapping[str, Sequence[Record]]) -> str:
             ]
         )
     labels = "\n".join(f"- `{name}`: {LABELS.get(name, name)}" for name in by_model)
-    return f"{markdown_table(header, rows)}\n{labels}\n"
+    return joined(markdown_table(header, rows), labels)
 
 
 def _by_table(by_model: Mapping[str, Sequence[Record]]) -> str:
-    """Tables on which some model failed: of how many fits, and how."""
+    """Return the tables on which some model failed: in how many fits, and how."""
     names = list(dict.fromkeys(r["set"] for records in by_model.values() for r in records))
     rows = []
     for name in names:
@@ -105,7 +121,7 @@ def _cell(records: Sequence[Record]) -> str:
 def _messages(by_model: Mapping[str, Sequence[Record]]) -> str:
     lines = []
     for name, records in by_model.items():
-        said = Counter(r.get("exception") or r.get("ended") for r in records)
+        said = Counter(r.get("exception") or ended(r) for r in records)
         del said[None]
         lines += [f"- `{name}`, {count} times: {text}" for text, count in said.most_common(8)]
     return "\n".join(lines) or "Nothing."

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.calibration_fits import gpnn_rows
+from benchmarks.calibration_gpnn import gpnn_rows
 from benchmarks.peers.gpnn import Whitening
 from experiments import RESULTS
 from experiments.figure4_report import FETCHED, PARTS, VARIANTS, picture, report

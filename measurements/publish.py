@@ -29,6 +29,16 @@ ROOT = Path(__file__).parent.parent
 RESULTS = (ROOT / "benchmarks" / "results", ROOT / "experiments" / "results")
 #: Modules with a ``MEASUREMENT``.
 MODULES = (
+    "benchmarks.calibration",
+    "benchmarks.calibration_defaults",
+    "benchmarks.calibration_gpnn",
+    "benchmarks.calibration_shift",
+    "benchmarks.classifier_scale",
+    "benchmarks.neighbor_defaults",
+    "benchmarks.neighbor_search",
+    "benchmarks.neighbors_scale",
+    "benchmarks.neighbors_speed",
+    "benchmarks.reliability",
     "benchmarks.toy",
     "benchmarks.uci_large",
     "benchmarks.uci_small",

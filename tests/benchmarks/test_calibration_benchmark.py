@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks import calibration
+from benchmarks import calibration, calibration_gpnn, calibration_shift
 from benchmarks import calibration_fits as fits
-from benchmarks.alone import TIME_LIMIT
-from benchmarks.calibration_tables import GPNN_PAPER, Folds, goals, report
+from benchmarks.calibration_tables import Folds, goals, report
 from benchmarks.large_sets import SETS as LARGE
 from benchmarks.peers import PEERS, Model
-from benchmarks.peers.base import Fitted, Prediction
+from benchmarks.peers.base import Fitted, NotInstalledError, Prediction
 from benchmarks.uci_tables import REFERENCES as SMALL
-from measurements.arguments import numbers
+from measurements.processes import TIME_LIMIT
 from measurements.publish import sections
+from measurements.runner import run
 from twostagegp import TwoStageGPRegressor, datasets, metrics
 
 
@@ -33,15 +33,10 @@ def row_of(page, section, name):
     return [cell.strip() for cell in row.strip("|").split("|")]
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    """One kernel, few trees, nothing before the clock."""
-
-    def simple(**given):
-        return TwoStageGPRegressor(kernels=["matern32"], ard=False, mean="matern32", **given)
-
-    monkeypatch.setattr(fits, "TwoStageGPRegressor", simple)
-    monkeypatch.setattr(fits, "_warm_up", lambda *given: None)
+def simple(**given):
+    """A model with one kernel."""
+    one = {"kernels": ["matern32"], "ard": False, "mean": "matern32"}
+    return TwoStageGPRegressor(**one, method="exact", **given)
 
 
 @pytest.fixture
@@ -79,12 +74,13 @@ def gaussian_rows(n, rounded=False):
     return X, np.round(y) if rounded else y
 
 
-def test_scores_of_a_gaussian_are_those_of_the_closed_forms(monkeypatch):
-    monkeypatch.setattr(fits, "CHUNK", 64)
+def test_scores_of_a_gaussian_are_those_of_the_closed_forms():
     X, y = gaussian_rows(300)
     y_train = np.array([-1.0, 5.0, 2.0])
     moments = X[:, 0], np.full(300, 0.5)
-    got = fits.distribution_scores(Gaussian(), moments, X, y, y_train, atoms=False, seed=0)
+    got = fits.distribution_scores(
+        Gaussian(), moments, X, y, y_train, atoms=False, seed=0, chunk=64
+    )
     centre, scale = y_train.mean(), y_train.std()
     known = metrics.evaluate((y - centre) / scale, (X[:, 0] - centre) / scale, moments[1] / scale)
     assert got["crps"] == pytest.approx(known["crps"], abs=1e-4)
@@ -128,9 +124,8 @@ SCORES = {
 }
 
 
-def test_three_calibrations_of_one_fit(folder, quick):
-    record = fits.measure("yacht", 1, "exact")
-    assert "error" not in record
+def test_three_calibrations_of_one_fit(folder):
+    record = fits.measure_fold(simple(random_state=1), "yacht", 1)
     json.dumps(record | {"learned": None}, allow_nan=False)
     for kind in fits.KINDS:
         assert set(record[kind]) == SCORES
@@ -145,42 +140,34 @@ def test_three_calibrations_of_one_fit(folder, quick):
 
 
 @pytest.mark.parametrize("kind", ["none", "scale", "local"])
-def test_a_replaced_calibration_is_the_one_that_a_fit_would_have_had(folder, quick, kind):
+def test_a_replaced_calibration_is_the_one_that_a_fit_would_have_had(folder, kind):
     X, y = table()
-    record = fits.measure("yacht", 0, "exact")
+    record = fits.measure_fold(simple(random_state=0), "yacht", 0)
     option = None if kind == "none" else kind
-    model = fits.TwoStageGPRegressor(method="exact", random_state=0, calibration=option)
-    model.fit(X[20:], y[20:])
+    model = simple(random_state=0, calibration=option).fit(X[20:], y[20:])
     mean, std = model.predict(X[:20], return_std=True)
     expected = metrics.evaluate(y[:20], mean, std, y_train=y[20:])
     assert record[kind]["nlpd"] == pytest.approx(expected["nlpd_standardized"], abs=1e-6)
     assert record["rmse"] == pytest.approx(expected["rmse"] / y[20:].std())
 
 
-def test_few_levels_are_noticed_and_a_fit_that_fails_is_a_record(folder, quick, monkeypatch):
-    record = fits.measure("wine", 0, "exact")
+def test_few_levels_are_noticed(folder):
+    record = fits.measure_fold(simple(random_state=0), "wine", 0)
     assert record["atoms"]
     assert record["largest_atom"] > 0.05
-    monkeypatch.setattr(fits, "_warm_up", lambda *given: 1 / 0)
-    assert fits.measure("wine", 0, "exact")["error"] == "ZeroDivisionError: division by zero"
-
-
-def test_what_comes_before_the_clock(folder):
-    X, y = table()
-    fits._warm_up(X, y, "neighbors")
 
 
 # --- GPNN's protocol, the shift ------------------------------------------------------------------
 
 
 def test_rows_of_gpnns_protocol():
-    train, test = fits.gpnn_rows(5875, seed=1)
+    train, test = calibration_gpnn.gpnn_rows(5875, seed=1)
     assert len(train) == round(7 / 9 * 5875)
     assert sorted([*train, *test]) == list(range(5875))
-    assert not np.array_equal(test, fits.gpnn_rows(5875, seed=2)[1])
+    assert not np.array_equal(test, calibration_gpnn.gpnn_rows(5875, seed=2)[1])
 
 
-def test_whitened_and_plain_inputs(folder, quick, monkeypatch):
+def test_whitened_and_plain_inputs(folder):
     seen = {}
 
     class Spy(TwoStageGPRegressor):
@@ -188,15 +175,14 @@ def test_whitened_and_plain_inputs(folder, quick, monkeypatch):
             seen[len(seen)] = X, y
             return super().fit(X, y)
 
-    monkeypatch.setattr(
-        fits, "TwoStageGPRegressor", lambda **given: Spy(kernels=["rbf"], ard=False, **given)
-    )
-    records = [fits.measure_gpnn("poletele", 0, inputs) for inputs in fits.INPUTS]
-    assert [record["inputs"] for record in records] == ["whitened", "plain"]
-    assert all(record["hc_rmse"] > 0.0 for record in records), records
+    cells = [calibration_gpnn.Cell("poletele", 0, inputs) for inputs in calibration_gpnn.INPUTS]
+    assert [cell.inputs for cell in cells] == ["whitened", "plain"]
+    for cell in cells:
+        model = Spy(method="neighbors", kernels=["rbf"], ard=False, random_state=0)
+        assert calibration_gpnn.measure_split(model, cell)["hc_rmse"] > 0.0
     (whitened, y), (plain, _) = seen.values()
     assert np.cov(whitened.T, bias=True) == pytest.approx(np.eye(3) / 3, abs=1e-4)
-    assert np.array_equal(plain, table()[0][fits.gpnn_rows(90, 0)[0]])
+    assert np.array_equal(plain, table()[0][calibration_gpnn.gpnn_rows(90, 0)[0]])
     assert (y.mean(), y.std()) == pytest.approx((0.0, 1.0))
 
 
@@ -217,19 +203,20 @@ class Trivial(Fitted):
 @pytest.mark.parametrize(("own", "width"), [(True, 2.0), (False, 2 * 1.959964)])
 def test_the_shift_is_scored_in_both_seasons(folder, monkeypatch, own, width):
     monkeypatch.setattr(Model, "load", lambda self: lambda X, y, seed: Trivial(y, own))
-    record = fits.measure_shift("lightgbm", 0)
+    record = calibration_shift.measure(calibration_shift.Cell("lightgbm", 0))
     assert (record["n_train"], record["n_winter"], record["n_july"]) == (81, 9, 25)
     for season in ("winter", "july"):
         assert record[season]["width_95"] == pytest.approx(width)
         assert 0.0 <= record[season]["coverage_95"] <= 1.0
     assert record["winter"]["rmse"] != record["july"]["rmse"]
-    assert "code" not in record
+    assert record["code"] is None
 
 
 def test_a_missing_package_is_told_apart(folder, monkeypatch):
-    monkeypatch.setitem(PEERS, "lightgbm", Model("none", "no-such-package", "no_such_module:fit"))
-    monkeypatch.setattr(fits, "MODELS", PEERS)
-    assert fits.measure_shift("lightgbm", 0)["error"].startswith("not installed")
+    missing = Model("none", "no-such-package", "no_such_module:fit")
+    monkeypatch.setattr(calibration_shift, "MODELS", {"lightgbm": missing})
+    with pytest.raises(NotInstalledError):  # which the runner does not store
+        calibration_shift.measure(calibration_shift.Cell("lightgbm", 0))
 
 
 # --- the page ------------------------------------------------------------------------------------
@@ -372,11 +359,11 @@ def test_tables_by_size_and_levels():
         "2 empirical (4.0)",
     ]
     assert row_of(page, "What was learned, and what it cost", "yacht")[-1] == "1.50"
-    assert found["Failed fits"] == "- pol, fold 1: time limit"
+    assert found["Fits that failed"] == "- set pol, fold 1: time limit"
     assert "twostagegp 1.0 (source abc); 4 fits." in page
 
 
-def test_pages_of_the_other_experiments():
+def test_pages_of_the_other_measurements():
     code = {"version": "1.0", "code": "abc"}
     known = {"set": "bike", "rmse": 0.2, "lc_rmse": 0.4, **code}
     gpnn = [
@@ -389,122 +376,64 @@ def test_pages_of_the_other_experiments():
         {"model": "ours", "fold": 0, "winter": season, "july": {**season, "rmse": 2.0}, **code}
     ]
     shift += [{"model": "lightgbm", "fold": 0, "error": "killed"}]
-    page = report([], gpnn, shift)
+    page = calibration_gpnn.report(gpnn)
     row = row_of(page, "High certainty under GPNN's protocol", "bike")
     assert row[1:7] == ["2", "0.39", "0.400", "**no**", "0.400", "0.200"]
     assert row[7:] == ["0.100", "yes", "0.400", "0.200"]
+    page = calibration_shift.report(shift)
     row = row_of(page, "A shift: winter to July", "ours")
     assert row[1:] == ["0.100", "2.00", "0.900", "0.900", "0.500", "0.500"]
-    assert "- lightgbm, fold 0: killed" in page
-    assert "Goals" not in page
+    assert "- model lightgbm, fold 0: killed" in page
 
 
 # --- a run ---------------------------------------------------------------------------------------
 
 
-def test_an_empty_page(tmp_path, capsys):
-    assert calibration.main(["--table-only", "--results", str(tmp_path)]) == 0
-    assert "No results yet" in capsys.readouterr().out
+@pytest.mark.parametrize("module", [calibration, calibration_gpnn, calibration_shift])
+def test_an_empty_page(module):
+    assert "No fits yet" in module.report([])
 
 
-def tasks_of(monkeypatch, *arguments):
-    monkeypatch.setattr(calibration, "load", lambda name: name)
-    monkeypatch.setattr(calibration, "n_folds", lambda name: 20 if name in SMALL else 5)
-    parser = calibration._parser()
-    given = parser.parse_args(arguments)
-    which = "shift" if given.shift else given.protocol or "sets"
-    return calibration._tasks(which, given, parser)
+def cells_of(module, *arguments):
+    return module.cells(module.MEASUREMENT.parser().parse_args(arguments))
 
 
 def test_what_is_run_by_default(monkeypatch):
-    tasks = tasks_of(monkeypatch)
-    count = {name: sum(task[0] == name for task in tasks) for name in (*SMALL, *LARGE)}
+    for module in (calibration, calibration_gpnn, calibration_shift):
+        monkeypatch.setattr(module, "load", lambda name: name)
+    for module in (calibration, calibration_shift):
+        monkeypatch.setattr(module, "n_folds", lambda name: 20 if name in SMALL else 5)
+    found = cells_of(calibration)
+    count = {name: sum(cell.set == name for cell in found) for name in (*SMALL, *LARGE)}
     three = ("kin8nm", "power", "naval", *LARGE)
     assert count == dict.fromkeys(SMALL, 20) | dict.fromkeys(three, 3)
-    assert tasks_of(monkeypatch, "--sets", "bike", "--folds", "3-6") == [("bike", 3), ("bike", 4)]
-    gpnn = tasks_of(monkeypatch, "--protocol", "gpnn")
+    bike = cells_of(calibration, "--sets", "bike", "--folds", "3-6")
+    assert bike == [calibration.Cell("bike", 3), calibration.Cell("bike", 4)]
+    gpnn = cells_of(calibration_gpnn)
     assert len(gpnn) == 3 * 3 * 2
-    assert {task[0] for task in gpnn} == set(GPNN_PAPER)
-    assert tasks_of(monkeypatch, "--shift") == [(model, 0) for model in fits.SHIFT_MODELS]
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--sets", "road3d_part"),
-        ("--folds", "first"),
-        ("--jobs", "0"),
-        ("--shift", "--protocol", "gpnn"),
-        ("--shift", "--sets", "bike"),
-        ("--protocol", "gpnn", "--sets", "yacht"),
-    ],
-)
-def test_bad_arguments_are_refused(monkeypatch, arguments, capsys):
-    with pytest.raises(SystemExit):
-        tasks_of(monkeypatch, *arguments)
-    assert "error:" in capsys.readouterr().err
-
-
-def test_numbers():
-    assert numbers("3, 0-2,1") == [3, 0, 1, 2]
-
-
-def test_a_run_goes_on_where_it_stopped(folder, tmp_path, monkeypatch, capsys):
-    asked = []
-
-    def answer(task, limits, program):
-        asked.append((*program[-2:], limits.threads))
-        if len(asked) == 1:
-            return {"model": "ours", "set": task.set, "fold": task.fold, "error": TIME_LIMIT}
-        return record(task.set, task.fold)
-
-    monkeypatch.setattr(calibration, "measure_alone", answer)
-    arguments = ["--sets", "yacht", "--folds", "0-1", "--results", str(tmp_path / "results")]
-    assert calibration.main(arguments) == 1
-    assert calibration.main([*arguments, "--jobs", "2"]) == 0
-    assert "1 of 2 fits are there already" in capsys.readouterr().out
-    assert asked == [("yacht", "0", 1), ("yacht", "1", 1), ("yacht", "0", 1)]
-    assert calibration.main(arguments) == 0
-    assert len(asked) == 3
-    assert calibration.main([*arguments, "--redo"]) == 0
-    assert len(asked) == 5
-    page = (tmp_path / "results" / "calibration.md").read_text()
-    assert row_of(page, "Small tables", "yacht")[1] == "2"
-    assert page in capsys.readouterr().out
-
-
-def test_the_peers_have_an_interpreter_of_their_own(folder, tmp_path, monkeypatch, capsys):
-    asked = {}
-
-    def answer(task, limits, program):
-        asked[task.model] = limits.python
-        missing = {"error": "not installed: catboost"}
-        season = {"rmse": 0.1, "coverage_95": 0.9, "width_95": 0.5}
-        rest = {"winter": season, "july": season, "version": "1"}
-        return missing if task.model.startswith("catboost") else rest | {"code": "abc"}
-
-    monkeypatch.setattr(calibration, "measure_alone", answer)
-    results = tmp_path / "results"
-    arguments = ["--shift", "--python", "theirs", "--results", str(results)]
-    assert calibration.main(arguments) == 1
-    assert asked["lightgbm"] == asked["catboost_uncertainty"] == "theirs" != asked["ours"]
-    lines = (results / "calibration_shift.jsonl").read_text().splitlines()
-    assert [json.loads(line)["model"] for line in lines] == ["ours", "lightgbm"]
-    capsys.readouterr()
+    assert {cell.set for cell in gpnn} == set(calibration_gpnn.PAPER)
+    shift = cells_of(calibration_shift)
+    assert [(cell.model, cell.fold) for cell in shift] == [
+        (model, 0) for model in calibration_shift.COMPARED
+    ]
+    other = calibration_shift.MEASUREMENT.strategy.other_python
+    assert [cell.model for cell in shift if other(cell)] == ["lightgbm", "catboost_uncertainty"]
+    assert {"lightgbm", "catboost_uncertainty"} <= set(PEERS)
 
 
 @pytest.mark.slow
 def test_fits_in_processes_of_their_own(folder, tmp_path, capsys):
     results = ["--results", str(tmp_path / "results")]
-    assert calibration.main(["--sets", "yacht", "--folds", "0", *results]) == 0
-    gpnn = ["--protocol", "gpnn", "--sets", "poletele", "--folds", "1"]
-    assert calibration.main([*gpnn, *results]) == 0
+    assert run(calibration.MEASUREMENT, ["--sets", "yacht", "--folds", "0", *results]) == 0
+    gpnn = ["--sets", "poletele", "--seeds", "1", *results]
+    assert run(calibration_gpnn.MEASUREMENT, gpnn) == 0
     lines = [
         json.loads(line)
         for name in ("calibration", "calibration_gpnn")
         for line in (tmp_path / "results" / f"{name}.jsonl").read_text().splitlines()
     ]
     assert [(line["set"], line["fold"]) for line in lines] == [("yacht", 0)] + [("poletele", 1)] * 2
-    page = (tmp_path / "results" / "calibration.md").read_text()
+    assert lines[0]["method"] == "exact"
+    page = (tmp_path / "results" / "calibration_gpnn.md").read_text()
     assert row_of(page, "High certainty under GPNN's protocol", "poletele")[1] == "1"
     capsys.readouterr()

@@ -1,7 +1,5 @@
 """The benchmark behind the constants of the calibration, on made-up tables."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -33,45 +31,33 @@ def test_a_large_table_is_used_in_part():
     assert not np.isin(fitted, held).any()
 
 
-@pytest.fixture
-def run(monkeypatch, tmp_path):
-    wanted = {
-        name: program.VARIANTS[name] for name in (DEFAULT, "no local scale", "gaussian", "student")
-    }
-    monkeypatch.setattr(program, "VARIANTS", wanted)
-    monkeypatch.setattr(program, "load", lambda name: made(150))
-    records = [program.measure("yacht", place) for place in range(2)]
-    path = tmp_path / "calibration_defaults.jsonl"
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return tmp_path, records
+def measured(place):
+    """A record of four variants, as the runner stores it; the others get the default's scores."""
+    chosen = (DEFAULT, "no local scale", "gaussian", "student")
+    variants = {name: program.VARIANTS[name] for name in chosen}
+    data = made(150)
+    scores = program.variant_scores(variants, data, *program.place_rows(data, place), place)
+    assert set(scores) == set(chosen)
+    every = {name: scores.get(name, scores[DEFAULT]) for name in program.VARIANTS}
+    return {"set": "yacht", "place": place, "version": "1", "code": "a", "scores": every}
 
 
-def test_variants_differ(run):
-    folder, records = run
+def test_variants_differ_and_a_failed_fit_is_shown():
+    records = [measured(place) for place in range(2)]
     scores = records[0]["scores"]
-    assert set(scores) == {DEFAULT, "no local scale", "gaussian", "student"}
     assert scores["no local scale"]["nlpd"] != scores[DEFAULT]["nlpd"]
     # The shape does not touch the moments.
     assert scores["student"]["nlpd"] == pytest.approx(scores["gaussian"]["nlpd"], abs=0.02)
 
-    assert program.main(["--table-only", "--results", str(folder)]) == 0
-    page = (folder / "calibration_defaults.md").read_text()
+    page = program.report([*records, {"set": "boston", "place": 0, "error": "ValueError: x"}])
     change = np.mean(
         [r["scores"]["no local scale"]["nlpd"] - r["scores"][DEFAULT]["nlpd"] for r in records]
     )
     assert f"{change:+.4f}" in page
+    assert "- set boston, place 0: ValueError: x" in page
 
 
-def test_a_failed_fit_is_shown(run):
-    folder, _ = run
-    with (folder / "calibration_defaults.jsonl").open("a") as file:
-        failed = {
-            "set": "boston",
-            "place": 0,
-            "version": "0",
-            "code": "0",
-            "error": "ValueError: x",
-        }
-        file.write(json.dumps(failed) + "\n")
-    assert program.main(["--table-only", "--results", str(folder)]) == 0
-    assert "boston, 0: ValueError: x" in (folder / "calibration_defaults.md").read_text()
+def test_every_table_has_its_first_place_before_any_has_its_second():
+    given = program.MEASUREMENT.parser().parse_args(["--sets", "yacht,bike", "--places", "2"])
+    places = [(cell.set, cell.place) for cell in program.cells(given)]
+    assert places == [("yacht", 0), ("bike", 0), ("yacht", 1), ("bike", 1)]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import classifier_scale as benchmark
+from measurements.runner import run
 from twostagegp.metrics.classification import log_loss
 
 
@@ -29,7 +30,7 @@ def test_tables_of_one_function():
 @pytest.mark.slow
 def test_a_run_and_its_page(tmp_path, capsys):
     given = ["--rows", "60", "--threads", "1", "--results", str(tmp_path)]
-    assert benchmark.main(given) == 0
+    assert run(benchmark.MEASUREMENT, given) == 0
     lines = (tmp_path / "classifier_scale.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     assert [r["method"] for r in records] == ["exact", "neighbors"]
@@ -38,12 +39,17 @@ def test_a_run_and_its_page(tmp_path, capsys):
         assert r["peak_gib"] >= r["before_gib"] > 0
         assert r["gpu_gib"] is None
     assert "Time and memory" in capsys.readouterr().out
-    page = (tmp_path / "classifier_scale.md").read_text()
-    assert benchmark.main(["--table-only", "--results", str(tmp_path)]) == 0
-    assert (tmp_path / "classifier_scale.md").read_text() == page
+    assert [cell.strip() for cell in page_row(tmp_path).split("|")[2:5]] == ["1", "exact", "60"]
+
+
+def page_row(folder):
+    page = (folder / "classifier_scale.md").read_text()
+    return next(line for line in page.splitlines() if "| exact" in line)
 
 
 def test_the_page_without_results_and_with_failures():
-    assert "No results yet" in benchmark.report([])
+    assert "No fits yet" in benchmark.report([])
     failed = {"device": "cpu", "method": "exact", "rows": 10, "error": "MemoryError: too large"}
-    assert "- cpu, exact, 10: MemoryError: too large" in benchmark.report([failed])
+    assert "- device cpu, method exact, rows 10: MemoryError: too large" in benchmark.report(
+        [failed]
+    )

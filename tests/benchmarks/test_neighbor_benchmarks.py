@@ -2,7 +2,6 @@
 
 import json
 import math
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -13,10 +12,13 @@ import pytest
 import torch
 
 from benchmarks import neighbor_defaults, neighbor_search, neighbors_scale, neighbors_speed
-from benchmarks.large_sets import SETS, fold_rows
+from benchmarks.large_sets import fold_rows
+from benchmarks.local_solves import COVARIANCE_FLOPS, local_solves, solve_flops
 from benchmarks.neighbor_search import Cell
-from benchmarks.neighbors_speed import CONTESTANTS, LOCAL, Contestant, Split, solve_flops
+from benchmarks.neighbors_contestants import CONTESTANTS, LOCAL, WARM_ROWS, Contestant
+from benchmarks.neighbors_speed import Split, affordable, measure_contestant
 from benchmarks.peers.base import Fitted, Prediction
+from measurements.runner import run
 from twostagegp import TwoStageGPRegressor, datasets
 from twostagegp.engines.neighbors import engine
 from twostagegp.engines.neighbors.compiled import lanes
@@ -59,8 +61,8 @@ def test_a_model_is_fitted_once_after_a_small_one_and_scored_on_the_standardised
         return Mean(y)
 
     split = split_of(n=700)
-    record = neighbors_speed.measure(Contestant("a test", "none", fit, "gpnn"), split, runs=3)
-    assert fitted == [neighbors_speed.WARM_ROWS, 700]
+    record = measure_contestant(Contestant("a test", "none", fit, "gpnn"), split, runs=3)
+    assert fitted == [WARM_ROWS, 700]
     assert (record["points"], record["test_rows"], record["runs"]) == (40, 40, 3)
     error = (split.y_test - split.y.mean()) / split.y.std()
     assert record["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)))
@@ -70,17 +72,16 @@ def test_a_model_is_fitted_once_after_a_small_one_and_scored_on_the_standardised
     assert "parts_us" not in record
 
 
-def test_a_slow_model_gets_fewer_points(monkeypatch):
+def test_a_slow_model_gets_fewer_points():
     X, y = np.zeros((1000, 1)), np.arange(4.0)
-    assert neighbors_speed._affordable(Mean(y), X) == 1000
-    monkeypatch.setattr(neighbors_speed, "CALL_SECONDS", 0.01)
-    assert neighbors_speed._affordable(Mean(y, pause=1e-4), X) == 256
-    assert neighbors_speed._affordable(Mean(y, pause=1e-4), X[:100]) == 100
+    assert affordable(Mean(y), X) == 1000
+    assert affordable(Mean(y, pause=1e-4), X, seconds=0.01) == 256
+    assert affordable(Mean(y, pause=1e-4), X[:100], seconds=0.01) == 100
 
 
 def test_the_bare_engine_and_where_its_time_goes():
     before = engine.local_predict
-    record = neighbors_speed.measure(CONTESTANTS["bare_ard"], split_of(), runs=1, points=30)
+    record = measure_contestant(CONTESTANTS["bare_ard"], split_of(), runs=1, points=30)
     assert record["points"] == 30
     assert record["rmse"] < 0.5
     assert set(record["parts_us"]) == {"search", "solve", "rest"}
@@ -90,11 +91,12 @@ def test_the_bare_engine_and_where_its_time_goes():
     assert not hasattr(engine.IndexStore.near, "__wrapped__")
 
 
-def test_the_interpreter_of_the_others_needs_nothing_of_this_package():
-    program = "import sys, benchmarks.neighbors_speed as b; b._parser(); print(*sys.modules)"
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "benchmarks.neighbors_speed" in said.stdout.split(), said.stderr
-    assert "twostagegp" not in said.stdout.split()
+def test_the_other_interpreter_measures_the_other_libraries_only():
+    given = ["--models", "default,bare_iso,gpnn,gpboost_50,local_solves"]
+    parsed = neighbors_speed.MEASUREMENT.parser().parse_args(given)
+    strategy = neighbors_speed.MEASUREMENT.strategy
+    cells = [neighbors_speed.Cell("protein", name, 1, None) for name in parsed.models]
+    assert [cell.model for cell in cells if strategy.other_python(cell)] == ["gpnn", "gpboost_50"]
 
 
 @pytest.mark.slow
@@ -104,7 +106,8 @@ def test_a_model_in_a_process_of_its_own(tmp_path, monkeypatch, capsys):
     np.savez(tmp_path / "protein.npz", X=X, y=y, test_0=np.arange(40))
     monkeypatch.setenv(datasets.FOLDER_VARIABLE, str(tmp_path))
     arguments = ["--models", "bare_iso", "--threads", "1", "--runs", "1", "--points", "20"]
-    assert neighbors_speed.main([*arguments, "--results", str(tmp_path / "results")]) == 0
+    arguments += ["--results", str(tmp_path / "results")]
+    assert run(neighbors_speed.MEASUREMENT, arguments) == 0
     (line,) = (tmp_path / "results" / "neighbors_speed.jsonl").read_text().splitlines()
     record = json.loads(line)
     assert (record["set"], record["model"], record["points"]) == ("protein", "bare_iso", 20)
@@ -117,7 +120,7 @@ def test_a_model_in_a_process_of_its_own(tmp_path, monkeypatch, capsys):
 
 def test_operations_of_a_covariance_are_those_of_the_source():
     """Where the compiled exponential changes, the constant of the benchmark has to follow."""
-    assert neighbors_speed.COVARIANCE_FLOPS == 7 + 1 + 2 * lanes.SERIES + lanes.SQUARES
+    assert COVARIANCE_FLOPS == 7 + 1 + 2 * lanes.SERIES + lanes.SQUARES
 
 
 def test_operations_of_a_local_solve():
@@ -128,10 +131,12 @@ def test_operations_of_a_local_solve():
 
 
 def test_local_solves_agree_with_torch_and_their_parts_add_up():
-    record = neighbors_speed.local_solves(n=200, d=2, k=5, points=20, runs=1)
+    record = local_solves(n=200, d=2, k=5, points=20, runs=1)
     assert record["difference"] < 1e-10
     assert sum(record["parts"].values()) == pytest.approx(record["microseconds"])
-    page = neighbors_speed.report([{"model": LOCAL, "set": "", **record}])
+    page = neighbors_speed.report(
+        [{"model": LOCAL, "set": "", **record, "version": "1", "code": "a"}]
+    )
     assert row_of(page, "## Local solves", "factor")[2] == "92"
     assert row_of(page, "## Local solves", "gather")[2] == "–"
 
@@ -160,11 +165,11 @@ def test_goals_are_judged_by_predictions_a_second():
         ]
     )
     goals = "### Goals on protein"
-    assert row_of(page, goals, "predictions/s, default over gpnn")[1:] == [
+    assert row_of(page, goals, "predictions per second, default over gpnn")[1:] == [
         *("50.0×", "50.0×", "≥ 30×", "yes")
     ]
-    assert row_of(page, goals, "predictions/s, bare_iso over gpboost")[4] == "**no**"
-    assert row_of(page, goals, "predictions/s, bare_iso over muygpys")[1:] == [
+    assert row_of(page, goals, "predictions per second, bare_iso over gpboost")[4] == "**no**"
+    assert row_of(page, goals, "predictions per second, bare_iso over muygpys")[1:] == [
         *("–", "–", "≥ 10×", "–")
     ]
     assert row_of(page, goals, "fit, default over gpboost")[1:] == [
@@ -173,7 +178,7 @@ def test_goals_are_judged_by_predictions_a_second():
         "≤ 1×",
         "yes",
     ]
-    assert "**extrapolated** a point: gpnn." in page
+    assert "**extrapolated** per point: gpnn." in page
     assert row_of(page, "## Predictions on protein", "bare_iso")[7] == "100,000"
 
 
@@ -189,28 +194,8 @@ def test_failures_and_mixed_states_are_shown():
 @pytest.mark.parametrize(
     "module", [neighbors_speed, neighbor_search, neighbors_scale, neighbor_defaults]
 )
-def test_empty_pages(module, tmp_path, capsys):
-    assert "No results yet" in module.report([])
-    assert module.main(["--table-only", "--results", str(tmp_path)]) == 0
-    assert "No results yet" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("module", "arguments"),
-    [
-        (neighbors_speed, ("--models", "best")),
-        (neighbor_search, ("--rows", "many")),
-        (neighbor_search, ("--norms", "L3")),
-        (neighbors_scale, ("--rows", "1,-2")),
-        (neighbor_defaults, ("--sets", "yacht")),
-        (neighbor_defaults, ("--variants", "default,best")),
-        (neighbor_defaults, ("--jobs", "0")),
-    ],
-)
-def test_bad_arguments_are_refused(module, arguments, capsys):
-    with pytest.raises(SystemExit):
-        module._parser().parse_args(arguments)
-    assert arguments[0] in capsys.readouterr().err
+def test_empty_pages(module):
+    assert "No fits yet" in module.report([])
 
 
 # --- search --------------------------------------------------------------------------------------
@@ -220,7 +205,7 @@ def test_bad_arguments_are_refused(module, arguments, capsys):
 @pytest.mark.parametrize("inputs", neighbor_search.INPUTS)
 def test_all_searches_find_the_same_rows(inputs, norm, monkeypatch):
     monkeypatch.setattr(neighbor_search, "find_spec", lambda name: None)
-    record = neighbor_search.measure(Cell(400, 3, inputs, norm), queries=30)
+    record = neighbor_search.measure(Cell(400, 3, inputs, norm, queries=30))
     assert set(record["searches"]) == {"tree", "brute", "ckdtree"}
     for facts in record["searches"].values():
         assert facts["same"] == 1.0
@@ -230,6 +215,13 @@ def test_all_searches_find_the_same_rows(inputs, norm, monkeypatch):
         assert found["8"] <= found["32"] == found["128"] == 1.0  # 16 leaves in all
     else:
         assert found == {}
+
+
+def measured_search(*place, **given):
+    """A record as the runner stores it."""
+    cell = Cell(*place, **given)
+    origin = {"version": "1.0", "code": "abc", "machine": "here"}
+    return vars(cell) | origin | neighbor_search.measure(cell)
 
 
 def test_tables_are_the_same_in_every_run_and_correlated_ones_have_few_directions():
@@ -257,46 +249,43 @@ def test_faiss_is_asked_where_it_is_installed(monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "faiss", fake)
     monkeypatch.setattr(neighbor_search, "find_spec", lambda name: object())
-    record = neighbor_search.measure(Cell(200, 3, "uniform", "L1"), queries=20)
+    record = measured_search(200, 3, "uniform", "L1", queries=20)
     assert record["searches"]["faiss"]["same"] == 1.0
     page = neighbor_search.report([record])
     assert "faiss, µs" in page
 
 
 def test_what_would_take_too_long_is_left_out():
-    slow = {"build": 1.0, "wall_us": 1e6, "queries": 64, "same": 1.0}
-    smaller = {"rows": 200, "searches": {"brute": slow, "ckdtree": {neighbor_search.SKIPPED: True}}}
-    record = neighbor_search.measure(Cell(400, 2, "uniform", "L2"), smaller, queries=10)
-    assert record["searches"]["brute"] == record["searches"]["ckdtree"] == {"skipped": True}
-    assert record["searches"]["tree"]["same"] == 1.0
+    record = measured_search(20_000, 2, "uniform", "L2", queries=10, limit=0.0)
+    assert record["searches"] == {key: {"skipped": True} for key in neighbor_search.makers()}
+    fine = measured_search(20_000, 2, "uniform", "L2", queries=10)
+    record["searches"]["tree"] = fine["searches"]["tree"]
+    assert fine["searches"]["brute"]["same"] == 1.0
     page = neighbor_search.report([record])
     assert row_of(page, "## Tree or all distances, L2", "2") == ["2", "skipped"]
-    assert row_of(page, "## Uniform inputs, L2", "400")[3] == "skipped"
+    assert row_of(page, "## Uniform inputs, L2", "20,000")[3] == "skipped"
 
 
-def test_a_search_slower_than_the_limit_is_probed_only(monkeypatch):
+def test_a_search_slower_than_the_limit_is_probed_only():
     class Slow:
         def query(self, index):
             time.sleep(0.01)
             return np.zeros((len(index), 50))
 
-    monkeypatch.setattr(neighbor_search, "LIMIT_SECONDS", 0.01)
-    facts, found = neighbor_search._timed_queries(Slow(), np.arange(100))
+    facts, found = neighbor_search.timed_queries(Slow(), np.arange(100), limit=0.01)
     assert found is None
     assert facts["queries"] == neighbor_search.PROBE
-    assert neighbor_search._agreement(found, None) == {"same": None}
+    assert neighbor_search.agreement(found, None) == {"same": None}
 
 
-def test_a_search_run_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(neighbor_search, "use_threads", lambda n: None)
+def test_a_run_searches_every_table_few_rows_first(tmp_path, capsys):
     arguments = ["--rows", "200,100", "--columns", "2", "--norms", "L2", "--threads", "1"]
     arguments += ["--queries", "10", "--results", str(tmp_path)]
-    assert neighbor_search.main([*arguments, "--inputs", "uniform"]) == 0
-    assert neighbor_search.main(arguments) == 0
-    assert "2 of 4 cells are there already" in capsys.readouterr().out
+    assert run(neighbor_search.MEASUREMENT, arguments) == 0
     lines = (tmp_path / "neighbor_search.jsonl").read_text().splitlines()
     places = [(r["inputs"], r["rows"]) for r in map(json.loads, lines)]
     assert places == [(i, n) for i in ("uniform", "correlated") for n in (100, 200)]
+    assert (tmp_path / "neighbor_search.md").read_text() in capsys.readouterr().out
 
 
 def search_record(same=1.0, **seconds):
@@ -338,13 +327,11 @@ def test_growth_is_the_slope_of_the_logarithms():
 
 
 @pytest.mark.slow
-def test_one_size(monkeypatch):
-    def simple(**given):
-        return TwoStageGPRegressor(kernels=["matern32"], ard=False, **given)
-
-    monkeypatch.setattr(neighbors_scale, "TwoStageGPRegressor", simple)
-    monkeypatch.setattr(neighbors_scale, "_warm_up", lambda: None)
-    record = neighbors_scale.measure(300, points=50, threads=1)
+def test_one_size():
+    model = TwoStageGPRegressor(
+        method="neighbors", kernels=["matern32"], ard=False, device="cpu", random_state=0
+    )
+    record = neighbors_scale.measure_model(model, 300, points=50)
     assert record["rmse"] < record["rmse_observed"] < 0.6
     assert record["fit_seconds"]["total"] <= record["fit_wall"]
     assert record["index_wall"] > 0.0
@@ -405,23 +392,19 @@ def test_page_of_a_gpu_and_of_failures():
     section = "## The engine alone on a GPU"
     assert row_of(page, section, "100,000")[-1] == "yes"
     assert row_of(page, section, "1,000,000")[-1] == "**no**"
-    assert "- cpu, 5 rows: time limit" in page
+    assert "- device cpu, rows 5: time limit" in page
 
 
-def test_sizes_run_in_processes_of_their_own(tmp_path, monkeypatch, capsys):
-    asked = []
-
-    def answer(task, limits, program):
-        asked.append((program, limits.threads))
-        return scale_record(int(program[program.index("--alone") + 1]))
-
-    monkeypatch.setattr(neighbors_scale, "measure_alone", answer)
-    arguments = ["--rows", "1000,2000", "--threads", "3", "--results", str(tmp_path)]
-    assert neighbors_scale.main(arguments) == 0
-    assert [threads for _, threads in asked] == [3, 3]
-    assert "--points" in asked[0][0]
-    assert "2,000" in (tmp_path / "neighbors_scale.md").read_text()
-    capsys.readouterr()
+@pytest.mark.slow
+def test_a_size_in_a_process_of_its_own(tmp_path, capsys):
+    arguments = ["--rows", "200", "--points", "20", "--threads", "1", "--results", str(tmp_path)]
+    assert run(neighbors_scale.MEASUREMENT, arguments) == 0
+    (line,) = (tmp_path / "neighbors_scale.jsonl").read_text().splitlines()
+    record = json.loads(line)
+    assert (record["device"], record["rows"], record["points"]) == ("cpu", 200, 20)
+    assert record["threads"] == 1
+    assert record["load"] >= 0.0
+    assert (tmp_path / "neighbors_scale.md").read_text() in capsys.readouterr().out
 
 
 # --- defaults ------------------------------------------------------------------------------------
@@ -436,30 +419,19 @@ def small_table(n=200):
     return data
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    """One kernel, short trees, nothing before the clock."""
-
-    def simple(**given):
-        settings = given.pop("settings", DEFAULTS)
-        trees = (*settings.sample.tree_parameters, ("max_iter", 20), ("min_samples_leaf", 5))
-        sample = replace(settings.sample, tree_parameters=trees)
-        given["settings"] = replace(settings, sample=sample)
-        return TwoStageGPRegressor(kernels=["matern32"], ard=False, **given)
-
-    def short(n):
-        return boosted_trees().set_params(max_iter=20, min_samples_leaf=5)
-
-    monkeypatch.setattr(neighbor_defaults, "TwoStageGPRegressor", simple)
-    monkeypatch.setattr(neighbor_defaults, "_warm_up", lambda X, y: None)
-    monkeypatch.setitem(
-        neighbor_defaults.VARIANTS,
-        "trees alone",
-        neighbor_defaults.Variant("trees", {"mean": neighbor_defaults.OfRows(short)}),
-    )
+def quick(name):
+    """A variant with one kernel and short trees."""
+    variant = neighbor_defaults.VARIANTS[name]
+    short = {"max_iter": 20, "min_samples_leaf": 5}
+    parameters = {**variant.parameters, "kernels": ["matern32"], "ard": False}
+    if "mean" in parameters:
+        trees = boosted_trees().set_params(**short)
+        parameters["mean"] = neighbor_defaults.OfRows(lambda n: trees)
+    settings = {"sample.tree_parameters": tuple(short.items()), **variant.settings}
+    return replace(variant, parameters=parameters, settings=settings)
 
 
-def test_held_out_rows_are_training_rows_of_fold_0(monkeypatch):
+def test_held_out_rows_are_training_rows_of_fold_0():
     data = small_table()
     train, test = fold_rows(data, 0)
     inner, held = neighbor_defaults.inner_rows(data)
@@ -467,15 +439,13 @@ def test_held_out_rows_are_training_rows_of_fold_0(monkeypatch):
     assert len(held) == 18
     assert not {*inner, *held} & {*test}
     assert np.array_equal(neighbor_defaults.inner_rows(data)[1], held)
-    monkeypatch.setattr(neighbor_defaults, "HELD_ROWS", 5)
-    assert len(neighbor_defaults.inner_rows(data)[1]) == 5
+    assert len(neighbor_defaults.inner_rows(data, most=5)[1]) == 5
 
 
 @pytest.mark.parametrize("variant", ["default", "30 neighbours", "without trees", "trees alone"])
-def test_a_variant_is_fitted_and_scored_inside_the_training_rows(variant, quick):
-    record = neighbor_defaults.measure(variant, small_table())
+def test_a_variant_is_fitted_and_scored_inside_the_training_rows(variant):
+    record = neighbor_defaults.measure_variant(quick(variant), small_table())
     assert "error" not in record
-    assert (record["variant"], record["set"]) == (variant, "bike")
     assert (record["n_train"], record["n_held"]) == (162, 18)
     assert record["rmse"] < 0.8
     assert record["predictions_a_second"] > 0.0
@@ -483,14 +453,6 @@ def test_a_variant_is_fitted_and_scored_inside_the_training_rows(variant, quick)
         assert "HistGradient" not in record["mean"]
     if variant == "trees alone":
         assert record["mean"] == "HistGradientBoostingRegressor"
-
-
-def test_what_a_variant_raises_is_kept(quick, monkeypatch):
-    wrong = neighbor_defaults.Variant("neighbours", {"n_neighbors": "many"})
-    monkeypatch.setitem(neighbor_defaults.VARIANTS, "default", wrong)
-    record = neighbor_defaults.measure("default", small_table())
-    assert record["error"].startswith("InputError: ")
-    assert "rmse" not in record
 
 
 def test_every_variant_differs_from_the_default():
@@ -544,50 +506,7 @@ def test_page_of_variants():
     assert row_of(page, rmse, "variant") == ["variant", "bike", "pol", "protein"]
     assert row_of(page, rmse, "one ridge") == ["one ridge", "0.1000", "–", "–"]
     assert row_of(page, rmse, "five ridges")[-1] == "0.2000"
-    assert "- 31 leaves, pol: time limit" in page
-
-
-def test_variants_run_in_processes_of_their_own_and_go_on_where_they_stopped(
-    tmp_path, monkeypatch, capsys
-):
-    asked = []
-
-    def answer(task, limits, program):
-        variant, name = program[-2:]
-        asked.append((variant, name))
-        assert limits.threads == 1
-        if len(asked) == 1:
-            return {"model": "ours", "set": name, "fold": 0, "error": "time limit"}
-        return defaults_record(variant, name)
-
-    monkeypatch.setattr(neighbor_defaults, "measure_alone", answer)
-    monkeypatch.setattr(neighbor_defaults, "load", lambda name: None)
-    arguments = ["--sets", "bike,pol", "--variants", "default", "--results", str(tmp_path)]
-    assert neighbor_defaults.main(arguments) == 1  # one has failed
-    assert "default, bike: time limit" in (tmp_path / "neighbor_defaults.md").read_text()
-    arguments[3] = "default,one ridge"
-    assert neighbor_defaults.main([*arguments, "--jobs", "2"]) == 0
-    assert "1 of 4 fits are there already" in capsys.readouterr().out
-    assert asked[:2] == [("default", "bike"), ("default", "pol")]
-    assert sorted(asked[2:]) == [("default", "bike"), ("one ridge", "bike"), ("one ridge", "pol")]
-    assert neighbor_defaults.main(arguments) == 0
-    assert len(asked) == 5
-    page = (tmp_path / "neighbor_defaults.md").read_text()
-    assert row_of(page, "## RMSE by table", "one ridge") == ["one ridge", "0.2000", "0.2000"]
-    assert page in capsys.readouterr().out
-
-
-def test_a_broken_run_keeps_what_is_under_way_and_starts_nothing_more(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        neighbor_defaults,
-        "measure_alone",
-        lambda task, limits, program: time.sleep(0.05) or defaults_record(*program[-2:]),
-    )
-    store = neighbor_defaults.JsonLines(tmp_path / "d.jsonl", key=("variant", "set"))
-    records = neighbor_defaults._run([("default", name) for name in SETS], 1, store)
-    next(records)
-    records.close()
-    assert 1 <= len(store.done()) <= 2
+    assert "- variant 31 leaves, set pol: time limit" in page
 
 
 @pytest.mark.slow
@@ -596,7 +515,8 @@ def test_a_variant_in_a_process_of_its_own(tmp_path, monkeypatch, capsys):
     np.savez(tmp_path / "diamonds.npz", X=split.X, y=split.y)
     monkeypatch.setenv(datasets.FOLDER_VARIABLE, str(tmp_path))
     arguments = ["--sets", "diamonds", "--variants", "one ridge"]
-    assert neighbor_defaults.main([*arguments, "--results", str(tmp_path / "results")]) == 0
+    arguments += ["--results", str(tmp_path / "results")]
+    assert run(neighbor_defaults.MEASUREMENT, arguments) == 0
     (line,) = (tmp_path / "results" / "neighbor_defaults.jsonl").read_text().splitlines()
     record = json.loads(line)
     assert (record["variant"], record["set"], record["n_held"]) == ("one ridge", "diamonds", 9)

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks import reliability, reliability_fits
-from benchmarks.alone import Limits, Task
+from benchmarks import reliability
 from benchmarks.hard_tables import NEW_ROWS, TABLES, classes, hard_table
 from benchmarks.peers.base import Prediction
 from benchmarks.reliability_fits import measure_table, verdict
 from benchmarks.reliability_tables import OUTCOMES, failed, report
+from measurements.runner import run
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -59,35 +59,32 @@ def test_what_a_model_raises_is_its_record(monkeypatch):
 @pytest.mark.slow
 def test_our_model_is_run_and_reported(tmp_path, capsys):
     options = ["--models", "ours_auto", "--tables", "rows 5", "--seeds", "0"]
-    assert reliability.main([*options, "--results", str(tmp_path)]) == 0
+    assert run(reliability.MEASUREMENT, [*options, "--results", str(tmp_path)]) == 0
     lines = (tmp_path / "reliability.jsonl").read_text().splitlines()
     assert [json.loads(line)["set"] for line in lines] == ["rows 5"]
     assert "1 fits, 1 tables, 1 seeds" in capsys.readouterr().out
-    assert reliability.main([*options, "--results", str(tmp_path)]) == 0  # nothing is done again
-    assert len((tmp_path / "reliability.jsonl").read_text().splitlines()) == 1
 
 
-def test_a_process_that_dies_is_an_outcome(monkeypatch):
-    found = [{"model": "m", "set": "rows 5", "fold": 0, "error": "killed by SIGKILL: nothing"}]
-    monkeypatch.setattr(reliability, "measure_series", lambda *given, **named: iter(found))
-    (record,) = reliability.run([Task("m", "rows 5", 0)], Limits())
-    assert record["ended"] == "killed by SIGKILL: nothing"
+def test_a_process_that_dies_is_an_outcome_that_is_not_tried_again():
+    record = {"model": "m", "set": "rows 5", "fold": 0, "error": "killed by SIGKILL: no message"}
     assert failed(record)
+    assert [way for way, is_so in OUTCOMES.items() if is_so(record)] == ["ended by force"]
+    assert reliability.MEASUREMENT.settled(record)
 
 
 def test_the_page_counts_every_way_to_fail():
     known = {"model": "gpboost", "fold": 0, "judged": True}
     fine = {"not_finite": 0, "not_positive": 0, "coverage": 0.9, "fit_cpu": 1.0, "width": 1.0}
     records = [
-        known | {"set": "a"} | fine,
-        known | {"set": "b"} | fine | {"coverage": 0.5},
-        known | {"set": "c", "exception": "ValueError: no"},
-        known | {"set": "d", "ended": "time limit"},
-        known | {"set": "e"} | fine | {"not_finite": 3, "coverage": None},
-        known | {"set": "f"} | fine | {"coverage": 0.5, "judged": False},
+        known | {"set": "rows 3"} | fine,
+        known | {"set": "rows 4"} | fine | {"coverage": 0.5},
+        known | {"set": "rows 5", "exception": "ValueError: no"},
+        known | {"set": "rows 8", "ended": "time limit"},
+        known | {"set": "rows 12"} | fine | {"not_finite": 3, "coverage": None},
+        known | {"set": "rows 20"} | fine | {"coverage": 0.5, "judged": False},
+        known | {"set": "a table that was removed"} | fine,
     ]
     page = report(records)
     row = next(line for line in page.splitlines() if line.startswith("| gpboost"))
     assert [cell.strip() for cell in row.split("|")[2:9]] == ["6", "1", "1", "1", "0", "2", "4"]
     assert "ValueError: no" in page
-    assert reliability_fits.place("no noise: line:2") == ("no noise: line", 2)
