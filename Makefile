@@ -10,7 +10,10 @@ INSTALL_LOCKED := $(PIP) install --no-compile --no-deps --require-hashes -r
 PYTEST_ARGS ?=
 # Two workers with one BLAS thread each: two pools of threads would compete for the cores. All tests of
 # a file go to one worker, so that module fixtures are computed once.
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile
+# Compiled modules are kept in build/, whatever the shell says: every worker and every process that a
+# test starts imports torch and scikit-learn.
+PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/build/pycache OMP_NUM_THREADS=1 $(PY) \
+	-m pytest -n 2 --dist loadfile
 # Seconds that one test may take; a test that hangs fails with the stack of every thread.
 TEST_SECONDS := 180
 # The coverage gate, in percent.

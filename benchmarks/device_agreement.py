@@ -25,8 +25,8 @@ from measurements.provenance import code_version
 from measurements.store import JsonLines, Record, plain, write_whole
 from measurements.tables import markdown_table
 from twostagegp.data.rows import Rows
-from twostagegp.engines.exact.blocked import BLOCKED_ROWS
 from twostagegp.engines.exact.engine import ExactEngine
+from twostagegp.engines.exact.settings import ExactSettings
 from twostagegp.engines.neighbors.engine import NeighborEngine
 from twostagegp.kernels import KERNELS, NamedKernel
 
@@ -97,7 +97,10 @@ def _answers(
     """The quantities of one engine, in order."""
     of: Any = NeighborEngine(rows, NEIGHBORS)
     if engine != "neighbors":
-        of = ExactEngine(rows, blocked_rows=20 if engine == "exact in blocks" else BLOCKED_ROWS)
+        in_blocks = ExactSettings(blocked_rows=20)
+        of = ExactEngine(
+            rows, settings=in_blocks if engine == "exact in blocks" else ExactSettings()
+        )
     posterior = of.condition(kernel, parameters)
     held = posterior.heldout()
     value, gradient = of.problem(kernel, "loo", start=parameters)(parameters)

@@ -37,13 +37,12 @@ from measurements.store import JsonLines, Record, plain, write_whole
 from measurements.tables import figure, markdown_table
 from twostagegp import TwoStageGPRegressor, datasets, metrics
 from twostagegp.data.rows import Rows
-from twostagegp.engines.exact.blocked import BLOCKED_ROWS
 from twostagegp.engines.exact.engine import ExactEngine, ExactPosterior
 from twostagegp.engines.exact.large import LargeProblem
 from twostagegp.engines.memory import exact_bytes
 from twostagegp.engines.problem import Problem
 from twostagegp.kernels import NamedKernel
-from twostagegp.pipeline.settings import MethodSettings, Settings
+from twostagegp.pipeline.settings import DEFAULTS, ExactSettings, Settings
 from twostagegp.training.optimise import minimise
 
 __all__ = ["main", "measure_algebra", "measure_derivatives", "measure_fit", "report"]
@@ -234,8 +233,8 @@ def measure_paths(n: int, model: str, device: torch.device, cap: float) -> Recor
     order = np.random.default_rng(1).permutation(len(y))
     train, test = order[:n], order[n : n + 2000]
     record: Record = {}
-    for path, limit in (("dense", 10**9), ("large", BLOCKED_ROWS)):
-        settings = Settings(method=MethodSettings(blocked_rows=limit))
+    for path, limit in (("dense", 10**9), ("large", DEFAULTS.exact.blocked_rows)):
+        settings = Settings(exact=ExactSettings(blocked_rows=limit))
         begin = time.perf_counter()
         ours = TwoStageGPRegressor(
             method="exact", device=str(device), random_state=0, settings=settings

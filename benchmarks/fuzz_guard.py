@@ -69,9 +69,18 @@ class Guard:
     ----------
     programs : collection of str
         Paths of Python programs that a case may start.
+
+    Attributes
+    ----------
+    growth_mib : float
+        Resident memory that a case may take, at its peak, beyond what there was before it.
+    break_seconds : float
+        After so many seconds a case is broken off.
     """
 
     def __init__(self, programs: Collection[str] = ()) -> None:
+        self.growth_mib: float = GROWTH_MIB
+        self.break_seconds: float = BREAK_SECONDS
         self.seen: list[str] = []
         self.programs = set(programs)
         self._watching = False
@@ -112,7 +121,7 @@ class Guard:
             with self._watched():
                 outcome, told = case(), ""
         except _TooLong:
-            outcome, told = "slow", f"broken off after {BREAK_SECONDS} s"
+            outcome, told = "slow", f"broken off after {self.break_seconds} s"
         except TwoStageGPError as error:
             outcome, told = "refused", f"{type(error).__name__}: {error}"
             if _took_memory(error):
@@ -124,7 +133,7 @@ class Guard:
         seconds, growth = time.process_time() - begin, _peak_mib() - before
         if self.seen:
             return "side effect", "; ".join(self.seen[:3])
-        if growth > GROWTH_MIB:
+        if growth > self.growth_mib:
             return "memory", f"{growth:.0f} MiB more"
         if seconds > CPU_SECONDS:
             return "slow", told or f"{seconds:.1f} s"
@@ -136,15 +145,18 @@ class Guard:
             raise _TooLong
 
         before = signal.signal(signal.SIGALRM, stop)
-        signal.setitimer(signal.ITIMER_REAL, BREAK_SECONDS)
-        if time.monotonic() - self._armed > BREAK_SECONDS:  # a thread each time is too slow
+        signal.setitimer(signal.ITIMER_REAL, self.break_seconds)
+        if time.monotonic() - self._armed > self.break_seconds:  # a thread each time is too slow
             self._armed = time.monotonic()
             faulthandler.dump_traceback_later(END_SECONDS, exit=True, file=sys.__stderr__)
+        compiled = sys.dont_write_bytecode
+        sys.dont_write_bytecode = True  # a module that is imported for the first time
         self._watching = True
         try:
             yield
         finally:
             self._watching = False
+            sys.dont_write_bytecode = compiled
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
 

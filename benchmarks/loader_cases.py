@@ -115,9 +115,9 @@ class Cases:
             name = f"{role}-{digest[:16]}.{ending}"
             listed[role] = {"bytes": len(data), "name": name, "sha256": digest}
             (self.folder / name).write_bytes(data)
-        self._sign({**manifest, "files": listed})
+        self.sign({**manifest, "files": listed})
 
-    def _sign(self, manifest: Any) -> None:
+    def sign(self, manifest: Any) -> None:
         rest = {key: held for key, held in manifest.items() if key != "sha256"}
         digest = _digest(_canonical(rest))
         (self.folder / MANIFEST).write_bytes(_canonical({**rest, "sha256": digest}))
@@ -195,7 +195,7 @@ class Cases:
             names = ("../../etc/passwd", "/etc/passwd", "manifest.json", "\x00", "a/b", 7, None)
             entry["name" if draw.random() < 0.5 else "bytes"] = draw.choice((*names, 2**63, -1))
         try:
-            self._sign(changed)
+            self.sign(changed)
         except (ValueError, TypeError):  # what has no canonical form is not signed
             (self.folder / MANIFEST).write_bytes(dump(changed))
 

@@ -447,7 +447,7 @@ def local_solves(
     found: list[Any] = []
 
     def batched() -> None:
-        found[:] = local_gp._torch_predict(  # noqa: SLF001 (the engine takes the compiled one)
+        found[:] = local_gp.torch_predict(  # the engine takes the compiled one
             NamedKernel("matern32", d), parameters, rows, near, torch.from_numpy(Q)
         )
 

@@ -231,7 +231,8 @@ def test_a_sample_of_all_rows_is_the_local_fit_with_weights_known_noise_and_two_
     assert model.fit_report_[0].method == "neighbors"
     local = small(method="neighbors")
     # The only private name: no public option counts copies in a local fit as shards do.
-    local._fit_table(X, Y, sample_weight=weight, noise_var=noise, copies_are_one=False)
+    fit_table = local._fit_table  # noqa: SLF001
+    fit_table(X, Y, sample_weight=weight, noise_var=noise, copies_are_one=False)
     points = table(30, seed=5)[0]
     for one, other in zip(
         model.predict(points, return_std=True), local.predict(points, return_std=True), strict=True

@@ -21,18 +21,18 @@ from twostagegp.kernels.batched import kernel_batch
 from twostagegp.numerics import held_out, objectives
 from twostagegp.numerics.linalg import batch_cholesky, cholesky_solve, safe_cholesky
 from twostagegp.numerics.objectives import Factored
-from twostagegp.training import batched as batch_training
 from twostagegp.training.batched import (
     BatchFit,
-    _bfgs_updates,
-    _groups,
-    _positive_inverse,
+    Pilots,
+    bfgs_updates,
     curvature,
     fit_batch,
+    group_optima,
     minimise_batch,
     pilot_starts,
+    positive_inverse,
 )
-from twostagegp.training.optimise import _bfgs_update, minimise
+from twostagegp.training.optimise import bfgs_update, minimise
 
 B, N, D = 5, 12, 3
 
@@ -428,12 +428,12 @@ def two_threads():
 
 @pytest.mark.parametrize("problems_a_block", [1, 2, 3, 100])
 @pytest.mark.parametrize("wrapped", [False, True], ids=["named", "gpytorch"])
-def test_the_size_of_a_block_does_not_matter(wrapped, problems_a_block, monkeypatch):
+def test_the_size_of_a_block_does_not_matter(wrapped, problems_a_block):
     kernel = WrappedKernel(composition(), D) if wrapped else NamedKernel("matern12", D)
     problems = batch_of(kernel)
     x = parameters_of(problems)
     expected = [single(problems, b)(x[b]) for b in range(B)]
-    monkeypatch.setattr(problem_batch, "_CACHE_ENTRIES", problems_a_block * N * N)
+    problems = replace(problems, cache_entries=problems_a_block * N * N)
     sizes = problems.map(x, np.arange(B), lambda block: len(block.t))
     # A GPyTorch kernel is differentiated before it is evaluated for the next problem.
     assert len(sizes) == (B if wrapped else math.ceil(B / problems_a_block))
@@ -442,9 +442,8 @@ def test_the_size_of_a_block_does_not_matter(wrapped, problems_a_block, monkeypa
     np.testing.assert_allclose(gradients, [g for _, g in expected], rtol=1e-8, atol=1e-10)
 
 
-def test_the_number_of_threads_does_not_matter(monkeypatch):
-    monkeypatch.setattr(problem_batch, "_CACHE_ENTRIES", N * N)
-    problems = batch_of(**weights_and_noise())
+def test_the_number_of_threads_does_not_matter():
+    problems = replace(batch_of(**weights_and_noise()), cache_entries=N * N)
     x = parameters_of(problems)
     before, found = torch.get_num_threads(), []
     try:
@@ -458,9 +457,8 @@ def test_the_number_of_threads_does_not_matter(monkeypatch):
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_blocks_are_shared_between_workers_and_leave_none_behind(monkeypatch):
-    monkeypatch.setattr(problem_batch, "_CACHE_ENTRIES", N * N)
-    problems = batch_of()
+def test_blocks_are_shared_between_workers_and_leave_none_behind():
+    problems = replace(batch_of(), cache_entries=N * N)
     alive = set(threading.enumerate())
 
     def where(block):
@@ -476,9 +474,8 @@ def test_blocks_are_shared_between_workers_and_leave_none_behind(monkeypatch):
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
-def test_an_interrupt_leaves_no_worker_and_the_number_of_threads(error, monkeypatch):
-    monkeypatch.setattr(problem_batch, "_CACHE_ENTRIES", N * N)
-    problems = batch_of()
+def test_an_interrupt_leaves_no_worker_and_the_number_of_threads(error):
+    problems = replace(batch_of(), cache_entries=N * N)
     alive = set(threading.enumerate())
 
     def fails(block):
@@ -602,22 +599,20 @@ def test_a_batch_of_which_nothing_can_be_factorised_is_refused():
 # --- memory --------------------------------------------------------------------------------------
 
 
-def test_a_batch_that_does_not_fit_into_memory_is_refused_with_numbers(monkeypatch):
-    monkeypatch.setattr(problem_batch, "available_bytes", lambda device: 2**30)
+def test_a_batch_that_does_not_fit_into_memory_is_refused_with_numbers():
     X = torch.zeros(1, 1, 1, dtype=torch.float64).expand(1000, 500, 1)
     # (1000 + 8) x 500 x 500 x 8 bytes are 1.88 GiB; half of 1 GiB is allowed.
     message = "1000 problems of 500 rows needs about 1.9 GiB; the budget on cpu is 0.5 GiB"
     with pytest.raises(MemoryBudgetError, match=message):
-        ProblemBatch.of(NamedKernel("rbf", 1), X, X[:, :, 0])
+        ProblemBatch.of(NamedKernel("rbf", 1), X, X[:, :, 0], memory_bytes=2**30)
 
 
 def test_memory_that_is_just_enough_or_unknown_is_not_refused(monkeypatch):
-    needed = (B + problem_batch._LIVE_MATRICES) * N * N * 8
-    monkeypatch.setattr(problem_batch, "available_bytes", lambda device: 2 * needed)
-    assert len(batch_of()) == B
-    monkeypatch.setattr(problem_batch, "available_bytes", lambda device: 2 * needed - 2)
+    needed = (B + 8) * N * N * 8
+    assert len(batch_of(memory_bytes=2 * needed)) == B
     with pytest.raises(MemoryBudgetError):
-        batch_of()
+        batch_of(memory_bytes=2 * needed - 2)
+    # A patch: only a system that does not say how much is free gives None.
     monkeypatch.setattr(problem_batch, "available_bytes", lambda device: None)
     assert len(batch_of()) == B
 
@@ -733,15 +728,15 @@ def test_updates_of_many_inverse_hessians_are_the_bfgs_formula():
     M = rng.normal(size=(6, 3, 3))
     H, s, y = M @ M.transpose(0, 2, 1), rng.normal(size=(6, 3)), rng.normal(size=(6, 3))
     assert len({bool(v > 0) for v in (s * y).sum(1)}) == 2  # both kinds are there
-    expected = [_bfgs_update(*parts) for parts in zip(H, s, y, strict=True)]
-    np.testing.assert_allclose(_bfgs_updates(H, s, y), expected, rtol=1e-10)
+    expected = [bfgs_update(*parts) for parts in zip(H, s, y, strict=True)]
+    np.testing.assert_allclose(bfgs_updates(H, s, y), expected, rtol=1e-10)
 
 
 def test_an_indefinite_hessian_has_a_positive_inverse():
     vectors, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))
     hessian = (vectors * [4.0, -2.0, 1e-9]) @ vectors.T
     inverse = (vectors * [0.25, 0.5, 1e3]) @ vectors.T
-    np.testing.assert_allclose(_positive_inverse(hessian), inverse, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(positive_inverse(hessian), inverse, rtol=1e-6, atol=1e-6)
 
 
 def test_curvature_is_the_inverse_of_the_mean_hessian():
@@ -764,7 +759,7 @@ def test_curvature_is_the_inverse_of_the_mean_hessian():
 
 def groups_of(optima, hessian):
     """Groups as lists of numbers; every optimum is in one of them, and none is empty."""
-    masks = _groups(optima, hessian)
+    masks = group_optima(optima, hessian)
     np.testing.assert_array_equal(np.sum(masks, axis=0), 1)
     assert all(mask.any() for mask in masks)
     return [np.flatnonzero(mask).tolist() for mask in masks]
@@ -969,8 +964,7 @@ def test_few_rows_of_many_columns_are_fitted_as_well_as_one_by_one(name):
 
 @pytest.mark.parametrize("wrapped", [False, True], ids=["named", "gpytorch"])
 @pytest.mark.parametrize("size", [1, 2, 6])
-def test_pilots_on_fewer_rows_lead_to_the_optimum_on_all(size, wrapped, monkeypatch):
-    monkeypatch.setattr(batch_training, "_PILOT_ROWS", 30)
+def test_pilots_on_fewer_rows_lead_to_the_optimum_on_all(size, wrapped):
     X, y = diabetes()
     rng = np.random.default_rng(2)
     index = np.array([rng.choice(len(X), 70, replace=False) for _ in range(size)])
@@ -979,7 +973,7 @@ def test_pilots_on_fewer_rows_lead_to_the_optimum_on_all(size, wrapped, monkeypa
     if wrapped:
         kernel = WrappedKernel(gpytorch.kernels.RBFKernel() + gpytorch.kernels.LinearKernel(), 3)
     problems = ProblemBatch.of(kernel, X, t)
-    fit = fit_batch(problems)
+    fit = fit_batch(problems, pilots=Pilots(rows=30))
     lower, upper = problems.bounds()
     assert ((fit.parameters >= lower) & (fit.parameters <= upper)).all()
     for b in range(size):

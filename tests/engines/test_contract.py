@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from twostagegp.engines.exact.engine import ExactEngine
+from twostagegp.engines.exact.settings import ExactSettings
 from twostagegp.engines.neighbors.engine import NeighborEngine
 from twostagegp.engines.svgp import SparseEngine
 from twostagegp.errors import InputError
@@ -23,7 +24,7 @@ class TestBlocked(EngineContract):
     exact_gradients = False  # test_large_exact.py compares the estimate with all matrices
 
     def make_engine(self, rows, noise_floor):
-        return ExactEngine(rows, noise_floor, blocked_rows=10)
+        return ExactEngine(rows, noise_floor, settings=ExactSettings(blocked_rows=10))
 
 
 class TestNeighborsOfAllRows(EngineContract):

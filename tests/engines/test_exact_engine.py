@@ -8,8 +8,9 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
 from twostagegp.data.rows import Rows, merge_rows
-from twostagegp.engines import memory as foresight
+from twostagegp.engines.exact import settings as exact_settings
 from twostagegp.engines.exact.engine import ExactEngine, ExactPosterior
+from twostagegp.engines.exact.settings import ExactSettings
 from twostagegp.engines.memory import (
     check_dense_memory,
     covariance_bytes,
@@ -123,11 +124,12 @@ def test_variance_is_the_diagonal_of_the_covariance(data, posterior):
 
 
 @pytest.mark.parametrize("entries", [1, 40, 1000])
-def test_prediction_does_not_depend_on_the_chunks(entries, data, posterior, monkeypatch):
+def test_prediction_does_not_depend_on_the_chunks(entries, data, posterior):
     mean, variance = posterior.mean(data.queries), posterior.variance(data.queries)
-    monkeypatch.setattr(foresight, "_CHUNK_ENTRIES", {"cpu": entries})
-    torch.testing.assert_close(posterior.mean(data.queries), mean, rtol=1e-12, atol=1e-14)
-    torch.testing.assert_close(posterior.variance(data.queries), variance, rtol=1e-12, atol=1e-14)
+    engine = ExactEngine(data.rows, settings=ExactSettings(panel_entries=entries))
+    again = engine.condition(KERNEL, PARAMETERS)
+    torch.testing.assert_close(again.mean(data.queries), mean, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(again.variance(data.queries), variance, rtol=1e-12, atol=1e-14)
 
 
 def test_no_queries_give_no_predictions(posterior):
@@ -200,63 +202,68 @@ def test_subset_keeps_the_options(data):
 CPU = torch.device("cpu")
 
 
-def test_memory_that_is_not_there_is_named_with_a_way_out(monkeypatch):
-    monkeypatch.setattr(foresight, "available_bytes", lambda device: 2**30)
+ONE_GIB = ExactSettings(memory_bytes=2**30)
+
+
+def test_memory_that_is_not_there_is_named_with_a_way_out():
     with pytest.raises(MemoryBudgetError) as caught:
-        plan_factor(100_000, CPU, torch.float64)
+        plan_factor(100_000, CPU, torch.float64, (), ONE_GIB)
     needed = exact_bytes(100_000, CPU, 4) / 2**30
     for part in ("100000 distinct rows", f"{needed:.1f} GiB", "1.0 GiB are free on cpu"):
         assert part in str(caught.value)
     most = int(str(caught.value).split("at most ")[1].split()[0])
-    assert plan_factor(most, CPU, torch.float64) == torch.float32
+    assert plan_factor(most, CPU, torch.float64, (), ONE_GIB) == torch.float32
     with pytest.raises(MemoryBudgetError):
-        plan_factor(most + 1, CPU, torch.float64)
+        plan_factor(most + 1, CPU, torch.float64, (), ONE_GIB)
 
 
-def test_the_factor_is_float32_only_where_float64_does_not_fit(monkeypatch):
+def test_the_factor_is_float32_only_where_float64_does_not_fit():
     n = 10_000
     enough = exact_bytes(n, CPU, 8)
     for available, dtype in ((enough, torch.float64), (enough - 1, torch.float32)):
-        monkeypatch.setattr(foresight, "available_bytes", lambda device, some=available: some)
-        assert plan_factor(n, CPU, torch.float64) == dtype
+        settings = ExactSettings(memory_bytes=available)
+        assert plan_factor(n, CPU, torch.float64, (), settings) == dtype
 
 
-def test_a_training_with_all_its_matrices_is_refused_where_they_do_not_fit(monkeypatch):
-    monkeypatch.setattr(foresight, "available_bytes", lambda device: 2**30)
+def test_a_training_with_all_its_matrices_is_refused_where_they_do_not_fit():
     rows = int(np.sqrt(2**30 / dense_bytes(1)))
     with pytest.raises(MemoryBudgetError, match=rf"596.0 GiB.*{rows} rows"):
-        check_dense_memory(100_000, CPU)
-    check_dense_memory(rows, CPU)
+        check_dense_memory(100_000, CPU, settings=ONE_GIB)
+    check_dense_memory(rows, CPU, settings=ONE_GIB)
 
 
-def test_a_joint_covariance_is_refused_where_its_panels_do_not_fit(monkeypatch):
+def test_a_joint_covariance_is_refused_where_its_panels_do_not_fit():
     """Panels of (points, rows) numbers are made on the device of the model."""
     n, q = 40, 9
     one = torch.ones(n, dtype=torch.float64)
     X = torch.linspace(0, 1, n, dtype=torch.float64)[:, None]
     rows = Rows(X, X[:, 0], one, 0 * one, 0 * one)
-    gp = ExactEngine(rows).condition(NamedKernel("rbf", 1), np.array([0.0, 0.0, -3.0]))
+    seen = []
+
+    class Counted(NamedKernel):
+        def cross(self, X, Z, theta):
+            seen.append((len(X), len(Z)))
+            return super().cross(X, Z, theta)
+
+    def covariance(**sizes):
+        engine = ExactEngine(rows, settings=ExactSettings(**sizes))
+        gp = engine.condition(Counted("rbf", 1), np.array([0.0, 0.0, -3.0]))
+        return gp.covariance(X[:q])
+
     enough = covariance_bytes(q, n, CPU)
     assert enough >= 8 * (q * n + 4 * q * q)
-    monkeypatch.setattr(foresight, "available_bytes", lambda device: enough - 1)
     with pytest.raises(MemoryBudgetError, match=rf"{q} rows given {n} .* at most {q - 1} rows"):
-        gp.covariance(X[:q])
-    monkeypatch.setattr(foresight, "available_bytes", lambda device: enough)
-    expected = gp.covariance(X[:q])
-    monkeypatch.setattr(foresight, "_CHUNK_ENTRIES", {"cpu": 2 * n})  # two points at a time
-    seen, cross = [], NamedKernel.cross
-
-    def counted(self, X, Z, theta):
-        seen.append((len(X), len(Z)))
-        return cross(self, X, Z, theta)
-
-    monkeypatch.setattr(NamedKernel, "cross", counted)
-    torch.testing.assert_close(gp.covariance(X[:q]), expected)
+        covariance(memory_bytes=enough - 1)
+    expected = covariance(memory_bytes=enough)
+    seen.clear()
+    two_points = covariance(memory_bytes=enough, panel_entries=2 * n)
+    torch.testing.assert_close(two_points, expected)
     assert seen == [(2, n)] * 4 + [(1, n), (q, q)]
 
 
 def test_memory_that_cannot_be_measured_is_not_refused(monkeypatch):
-    monkeypatch.setattr(foresight, "available_bytes", lambda device: None)
+    """A patch: only a system that does not say how much is free gives None."""
+    monkeypatch.setattr(exact_settings, "available_bytes", lambda device: None)
     check_dense_memory(10**7, CPU)
     assert plan_factor(10**7, CPU, torch.float64) == torch.float64
 
@@ -273,10 +280,9 @@ def test_float32_halves_the_bytes():
 @pytest.mark.parametrize(
     ("system", "container", "expected"), [(5, 3, 3), (5, None, 5), (None, None, None)]
 )
-def test_the_smaller_of_machine_and_container_counts(monkeypatch, system, container, expected):
-    monkeypatch.setattr(memory, "_system_bytes", lambda: system)
-    monkeypatch.setattr(memory, "_container_bytes", lambda: container)
-    assert memory.available_bytes(torch.device("cpu")) == expected
+def test_the_smaller_of_machine_and_container_counts(system, container, expected):
+    measures = (lambda: system, lambda: container)
+    assert memory.available_bytes(torch.device("cpu"), measures) == expected
 
 
 @pytest.mark.parametrize(
@@ -294,9 +300,7 @@ def test_the_smaller_of_machine_and_container_counts(monkeypatch, system, contai
     ],
 )
 @pytest.mark.parametrize("prefix", ["", "total_"], ids=["v2", "v1"])
-def test_pages_of_files_in_a_container_are_free(
-    limit, used, stat, expected, prefix, monkeypatch, tmp_path
-):
+def test_pages_of_files_in_a_container_are_free(limit, used, stat, expected, prefix, tmp_path):
     """Files that were read fill a container's memory, and give way."""
     if stat is not None:
         lines = [prefix + line for line in stat.splitlines()]
@@ -304,7 +308,6 @@ def test_pages_of_files_in_a_container_are_free(
     for name, content in (("limit", limit), ("used", used), ("stat", stat)):
         if content is not None:
             (tmp_path / name).write_text(f"{content}\n")
-    names = next(group[3] for group in memory._CGROUPS if group[3][0].startswith(prefix + "in"))
+    names = next(group[3] for group in memory.CGROUPS if group[3][0].startswith(prefix + "in"))
     paths = tuple(str(tmp_path / name) for name in ("limit", "used", "stat"))
-    monkeypatch.setattr(memory, "_CGROUPS", ((*paths, names),))
-    assert memory._container_bytes() == expected
+    assert memory.container_bytes(((*paths, names),)) == expected

@@ -1,5 +1,7 @@
 """One n x n matrix: blocked factors, kernels by panels, derivatives from random signs."""
 
+from dataclasses import replace
+
 import gpytorch
 import numpy as np
 import pytest
@@ -8,35 +10,28 @@ import torch
 from twostagegp import ExactGPRegressor, Training, TwoStageGPRegressor, load
 from twostagegp.data.rows import Rows
 from twostagegp.engines import choice
-from twostagegp.engines import memory as foresight
-from twostagegp.engines.exact import blocked
+from twostagegp.engines.exact import settings as exact_settings
 from twostagegp.engines.exact.blocked import BlockedFactor, blocked_bytes
 from twostagegp.engines.exact.engine import ExactEngine, ExactPosterior
 from twostagegp.engines.exact.large import BlockedInverse, LargeProblem
 from twostagegp.engines.exact.panels import CovariancePanels
+from twostagegp.engines.memory import exact_bytes, plan_factor, several_targets
 from twostagegp.engines.problem import Problem
 from twostagegp.errors import MemoryBudgetError, NumericalError
 from twostagegp.kernels import KERNELS, NamedKernel, WrappedKernel
-from twostagegp.pipeline.settings import MethodSettings, Settings
+from twostagegp.pipeline.settings import ExactSettings, Settings
 from twostagegp.training.optimise import minimise
 
 N, D = 150, 3
 
 
-@pytest.fixture
-def in_blocks(monkeypatch):
-    """Blocks of 32 rows."""
-    monkeypatch.setattr(blocked, "block_size", lambda n, device: 32)
-    monkeypatch.setattr("twostagegp.engines.exact.panels.block_size", lambda n, device: 32)
+IN_BLOCKS = ExactSettings(blocked_rows=60, block_rows=32)
+CPU = torch.device("cpu")
 
 
 def blocked_engine(rows, **options):
     """The exact engine with one matrix, made in blocks."""
-    return ExactEngine(rows, blocked_rows=60, **options)
-
-
-def blocked_settings(blocked_rows):
-    return Settings(method=MethodSettings(blocked_rows=blocked_rows))
+    return ExactEngine(rows, settings=IN_BLOCKS, **options)
 
 
 def make_rows(merged=False, groups=False, n=N, seed=0):
@@ -84,7 +79,7 @@ def test_solves_and_the_inverse_against_the_dense_ones(block):
     index = torch.tensor([3, 49, 0])
     Z = factor.inverse_columns(index)
     torch.testing.assert_close(Z.T @ Z, A[index][:, index])
-    again = BlockedFactor.of(factor.buffer)
+    again = BlockedFactor.of(factor.buffer, block)
     torch.testing.assert_close(again.half_solve_(B.clone()), factor.half_solve_(B.clone()))
 
 
@@ -94,7 +89,7 @@ def test_a_singular_matrix_gets_the_jitter_that_it_gets_elsewhere():
     X[100:] = X[:50]
     kernel, parameters = NamedKernel("rbf", D), np.array([0.0, 0.0, np.log(1e-18)])
     rows = Rows(X, rows.t, rows.c, rows.q, rows.extra)
-    inverse = BlockedInverse.of(kernel, parameters, rows)
+    inverse = BlockedInverse.of(kernel, parameters, rows, 64)
     dense = ExactPosterior(kernel, parameters, rows)
     assert inverse.factor.jitter == pytest.approx(dense.jitter)
     assert inverse.factor.jitter > 0.0
@@ -116,34 +111,35 @@ def test_a_matrix_that_no_jitter_helps_and_one_with_nan_are_named():
         factor_of(K, 16)
 
 
-def test_few_large_groups_are_foreseen(monkeypatch):
+def test_few_large_groups_are_foreseen():
     """Two groups of half the rows take as much again as the factor, and more."""
-    n, cpu = 20_000, torch.device("cpu")
-    alone, halves = foresight.exact_bytes(n, cpu), foresight.exact_bytes(n, cpu, 8, [n // 2] * 2)
+    n = 20_000
+    alone, halves = exact_bytes(n, CPU), exact_bytes(n, CPU, 8, [n // 2] * 2)
     assert halves - alone > 1.4 * n * n * 8
-    assert foresight.exact_bytes(n, cpu, 8, [10] * (n // 10)) - alone < 0.4 * n * n * 8
-    monkeypatch.setattr(foresight, "available_bytes", lambda device: halves - 1)
-    assert foresight.plan_factor(n, cpu, torch.float64) == torch.float64
-    assert foresight.plan_factor(n, cpu, torch.float64, [n // 2] * 2) == torch.float32
-    monkeypatch.setattr(foresight, "available_bytes", lambda device: alone // 2)
+    assert exact_bytes(n, CPU, 8, [10] * (n // 10)) - alone < 0.4 * n * n * 8
+    room = ExactSettings(memory_bytes=halves - 1)
+    assert plan_factor(n, CPU, torch.float64, (), room) == torch.float64
+    assert plan_factor(n, CPU, torch.float64, [n // 2] * 2, room) == torch.float32
+    room = ExactSettings(memory_bytes=alone // 2)
     with pytest.raises(MemoryBudgetError) as caught:
-        foresight.plan_factor(n, cpu, torch.float64, [n // 2] * 2)
+        plan_factor(n, CPU, torch.float64, [n // 2] * 2, room)
     most = int(str(caught.value).split("at most ")[1].split()[0])
-    assert foresight.plan_factor(most, cpu, torch.float64, [most // 2] * 2) == torch.float32
+    assert plan_factor(most, CPU, torch.float64, [most // 2] * 2, room) == torch.float32
 
 
-def test_a_fit_asks_for_the_memory_of_its_groups(monkeypatch):
+def test_a_fit_asks_for_the_memory_of_its_groups():
     X, y = table()
-    seen, whole = [], foresight.exact_bytes
-
-    def counted(n, device, itemsize=8, groups=(), *others):
-        seen.append(sorted(groups))
-        return whole(n, device, itemsize, groups, *others)
-
-    monkeypatch.setattr(foresight, "exact_bytes", counted)
+    exact = ExactSettings(blocked_rows=60, block_rows=8, panel_entries=64)
+    needed = exact_bytes(len(X), CPU, 4, [50, 80], exact)
+    assert exact_bytes(len(X), CPU, 4, (), exact) < needed - 1
     options = {"training": Training(steps=1), "random_state": 0, "objective": "loo"}
-    ExactGPRegressor(**options).fit(X, y, groups=np.arange(len(X)) < 50)
-    assert seen == [[50, 80]]
+    groups = np.arange(len(X)) < 50
+    for room, given in ((needed - 1, None), (needed, groups)):
+        settings = Settings(exact=replace(exact, memory_bytes=room))
+        ExactGPRegressor(**options, settings=settings).fit(X, y, groups=given)
+    settings = Settings(exact=replace(exact, memory_bytes=needed - 1))
+    with pytest.raises(MemoryBudgetError, match="130 distinct rows"):
+        ExactGPRegressor(**options, settings=settings).fit(X, y, groups=groups)
 
 
 def test_memory_is_one_matrix_and_panels():
@@ -164,10 +160,10 @@ def kernels():
 
 
 @pytest.mark.parametrize("kernel", kernels(), ids=lambda k: k.label)
-def test_panels_give_the_products_and_derivatives_of_the_whole(kernel, in_blocks):
+def test_panels_give_the_products_and_derivatives_of_the_whole(kernel):
     rows = make_rows()
     theta = kernel.start() + 0.1 * np.arange(kernel.size)
-    panels = CovariancePanels(kernel, theta, rows.X, 0.1 + rows.extra)
+    panels = CovariancePanels(kernel, theta, rows.X, 0.1 + rows.extra, block=32)
     K, saved = kernel.evaluate(rows.X, theta)
     rng = np.random.default_rng(3)
     U, V = (torch.as_tensor(rng.normal(size=(N, 4))) for _ in range(2))
@@ -187,13 +183,13 @@ def dense_and_large(objective, kernel, probes, **options):
     if objective == "heldout":
         R = 0.2 * rows.c * torch.as_tensor(np.random.default_rng(5).chisquare(1, size=len(rows)))
     given = (kernel, rows, objective, R)
-    return Problem(*given), LargeProblem(*given, probes=probes)
+    return Problem(*given), LargeProblem(*given, settings=replace(IN_BLOCKS, probes=probes))
 
 
 @pytest.mark.parametrize("merged", [False, True], ids=["plain", "merged"])
 @pytest.mark.parametrize("groups", [False, True], ids=["rows", "groups"])
 @pytest.mark.parametrize("objective", ["nll", "loo", "heldout"])
-def test_values_are_exact_and_derivatives_right_on_average(objective, groups, merged, in_blocks):
+def test_values_are_exact_and_derivatives_right_on_average(objective, groups, merged):
     kernel = NamedKernel("matern32", D, ard=True)
     dense, large = dense_and_large(objective, kernel, 4000, merged=merged, groups=groups)
     x = dense.start() - 0.2
@@ -203,7 +199,7 @@ def test_values_are_exact_and_derivatives_right_on_average(objective, groups, me
     np.testing.assert_allclose(estimated, gradient, atol=0.05 * scale)
 
 
-def test_the_error_of_derivatives_falls_with_the_root_of_the_signs(in_blocks):
+def test_the_error_of_derivatives_falls_with_the_root_of_the_signs():
     kernel = NamedKernel("rbf", D, ard=True)
     errors = []
     for probes in (20, 2000):
@@ -213,7 +209,7 @@ def test_the_error_of_derivatives_falls_with_the_root_of_the_signs(in_blocks):
     assert errors[1] < 0.3 * errors[0]  # a tenth, but for chance
 
 
-def test_training_ends_near_the_dense_optimum(in_blocks):
+def test_training_ends_near_the_dense_optimum():
     rows = make_rows(n=400)
     kernel = NamedKernel("matern52", D)
     dense = minimise(Problem(kernel, rows, "loo"))
@@ -226,14 +222,13 @@ def test_training_ends_near_the_dense_optimum(in_blocks):
 
 
 @pytest.mark.parametrize("groups", [False, True], ids=["rows", "groups"])
-def test_a_large_posterior_predicts_what_a_small_one_does(groups, monkeypatch):
+def test_a_large_posterior_predicts_what_a_small_one_does(groups):
     rows = make_rows(merged=True, groups=groups)
     kernel, parameters = NamedKernel("matern32", D), np.array([0.3, 0.1, np.log(0.05)])
     small = ExactEngine(rows).condition(kernel, parameters)
     X = torch.as_tensor(np.random.default_rng(7).normal(size=(300, D)))
     expected = [small.mean(X), small.variance(X), small.covariance(X[:5]), small.variance(X[:2])]
     held = small.heldout()
-    monkeypatch.setattr(blocked, "block_size", lambda n, device: 32)
     large = blocked_engine(rows).condition(kernel, parameters)
     found = [large.mean(X), large.variance(X), large.covariance(X[:5]), large.variance(X[:2])]
     for one, other in zip(found, expected, strict=True):
@@ -243,7 +238,7 @@ def test_a_large_posterior_predicts_what_a_small_one_does(groups, monkeypatch):
         torch.testing.assert_close(getattr(again, name), getattr(held, name))
 
 
-def test_a_float32_factor_gives_float64_solutions(in_blocks):
+def test_a_float32_factor_gives_float64_solutions():
     rows = make_rows(n=300)
     kernel, parameters = NamedKernel("rbf", D), np.array([0.5, 0.5, np.log(1e-3)])
     whole = blocked_engine(rows).condition(kernel, parameters)
@@ -251,7 +246,7 @@ def test_a_float32_factor_gives_float64_solutions(in_blocks):
     assert half.L.dtype == torch.float32
     scale = float(whole.alpha.abs().max())
     torch.testing.assert_close(half.alpha, whole.alpha, rtol=0.0, atol=1e-8 * scale)
-    unrefined = BlockedFactor.of(half.L).solve(rows.t).double()
+    unrefined = BlockedFactor.of(half.L, 32).solve(rows.t).double()
     assert float((unrefined - whole.alpha).abs().max()) > 1e-5 * scale
     X = torch.as_tensor(np.random.default_rng(7).normal(size=(300, D)))
     torch.testing.assert_close(half.variance(X), whole.variance(X), rtol=0.0, atol=1e-3)
@@ -281,13 +276,12 @@ def table(n=130, seed=0):
     return X, np.sin(2.0 * X[:, 0]) + 0.3 * X[:, 1] + 0.2 * rng.normal(size=n)
 
 
-def test_a_fit_in_blocks_is_as_good_as_a_dense_one(monkeypatch, tmp_path):
+def test_a_fit_in_blocks_is_as_good_as_a_dense_one(tmp_path):
     X, y = table()
     X_new, y_new = table(400, seed=1)
 
     dense = light().fit(X, y)
-    monkeypatch.setattr(blocked, "block_size", lambda n, device: 64)
-    large = light(blocked_settings(60)).fit(X, y)
+    large = light(Settings(exact=ExactSettings(blocked_rows=60, block_rows=64))).fit(X, y)
     losses = [-np.mean(model.predict_logpdf(X_new, y_new)) for model in (dense, large)]
     assert losses[1] < losses[0] + 0.03
     path = tmp_path / "model"
@@ -301,11 +295,11 @@ def test_a_fit_in_blocks_is_as_good_as_a_dense_one(monkeypatch, tmp_path):
     assert np.abs(large.predict(X_new) - before).max() < 0.5
 
 
-def test_a_fit_says_when_its_factor_is_float32(monkeypatch):
+def test_a_fit_says_when_its_factor_is_float32():
     X, y = table()
-    settings = blocked_settings(100)
-    room = foresight.exact_bytes(130, torch.device("cpu"), 8, blocked_rows=100) - 1
-    monkeypatch.setattr(foresight, "available_bytes", lambda device: room)
+    exact = ExactSettings(blocked_rows=100)
+    room = exact_bytes(130, CPU, 8, settings=exact) - 1
+    settings = Settings(exact=replace(exact, memory_bytes=room))
     model = light(settings).fit(X, y)
     assert "float32" in model.fit_report_.method_reason
     assert model.variance_.posterior.L.dtype == torch.float32
@@ -321,45 +315,39 @@ def short_fit(X, Y, settings=None):
     return model.fit(X, Y)
 
 
-def test_the_factors_of_all_targets_are_asked_for_before_the_first(monkeypatch):
+def with_memory(room, blocked_rows=4000):
+    return Settings(exact=ExactSettings(blocked_rows=blocked_rows, memory_bytes=room))
+
+
+def test_the_factors_of_all_targets_are_asked_for():
     X, y = table()
     Y, n = np.column_stack([y, -y, y]), len(y)
-    enough = foresight.exact_bytes(n, torch.device("cpu")) + 2 * n * n * 8
-    seen, fit = [], ExactGPRegressor._fit_target
-
-    def counted(self, data, seed):
-        seen.append(data)
-        # As on a machine where what one target leaves behind is taken.
-        left = enough - (len(seen) - 1) * n * n * 8
-        monkeypatch.setattr(foresight, "available_bytes", lambda device: left)
-        return fit(self, data, seed)
-
-    monkeypatch.setattr(ExactGPRegressor, "_fit_target", counted)
-    monkeypatch.setattr(foresight, "available_bytes", lambda device: enough)
-    assert len(short_fit(X, Y).gp_) == len(seen) == 3
-    seen.clear()
-    monkeypatch.setattr(foresight, "available_bytes", lambda device: enough - 1)
+    enough = exact_bytes(n, CPU) + 2 * n * n * 8
+    assert len(short_fit(X, Y, with_memory(enough)).gp_) == 3
     with pytest.raises(MemoryBudgetError, match=rf"{n} distinct rows and 3 targets .* fewer targ"):
-        short_fit(X, Y)
-    assert len(seen) == 1
-    monkeypatch.setattr(foresight, "available_bytes", lambda device: enough - 1)
-    seen.clear()
-    short_fit(X, y)
+        short_fit(X, Y, with_memory(enough - 1))
+    short_fit(X, y, with_memory(enough - 1))
 
 
-def test_all_targets_have_one_precision_where_float64_does_not_fit_for_all(monkeypatch):
+def test_free_memory_is_measured_once_for_all_targets(monkeypatch):
+    """A patch: memory that shrinks while targets are fitted cannot be passed in as a number."""
     X, y = table()
-    settings = blocked_settings(100)
-    own = foresight.exact_bytes(len(y), torch.device("cpu"), blocked_rows=100)
-    room = own + len(y) ** 2 * 8 - 1
-    monkeypatch.setattr(foresight, "available_bytes", lambda device: room)
+    measured = iter([exact_bytes(len(y), CPU) + 2 * len(y) ** 2 * 8])
+    monkeypatch.setattr(exact_settings, "available_bytes", lambda device: next(measured))
+    assert len(short_fit(X, np.column_stack([y, -y, y])).gp_) == 3
+    assert list(measured) == []
+
+
+def test_all_targets_have_one_precision_where_float64_does_not_fit_for_all():
+    X, y = table()
+    own = exact_bytes(len(y), CPU, settings=ExactSettings(blocked_rows=100))
+    settings = with_memory(own + len(y) ** 2 * 8 - 1, blocked_rows=100)
     factors = [gp.L for gp in short_fit(X, np.column_stack([y, -y]), settings).gp_]
     assert [L.dtype for L in factors] == [torch.float32] * 2
 
 
-def test_auto_leaves_room_for_the_factors_of_all_targets(monkeypatch):
-    room = foresight.exact_bytes(40, torch.device("cpu")) + 40**2 * 8 - 1
-    monkeypatch.setattr(foresight, "available_bytes", lambda device: room)
-    with foresight.several_targets(torch.device("cpu"), 2):
-        assert choice.choose_method(40, torch.device("cpu"))[0] == "neighbors"
-    assert choice.choose_method(40, torch.device("cpu"))[0] == "exact"
+def test_auto_leaves_room_for_the_factors_of_all_targets():
+    exact = ExactSettings(memory_bytes=exact_bytes(40, CPU) + 40**2 * 8 - 1)
+    with several_targets(CPU, 2, exact):
+        assert choice.choose_method(40, CPU, settings=exact)[0] == "neighbors"
+    assert choice.choose_method(40, CPU, settings=exact)[0] == "exact"

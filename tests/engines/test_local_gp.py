@@ -10,11 +10,18 @@ import torch
 from scipy.stats import multivariate_normal, norm
 
 from twostagegp.data.rows import Rows
-from twostagegp.engines.neighbors import local_gp
 from twostagegp.engines.neighbors.compiled import lanes, local
-from twostagegp.engines.neighbors.local_gp import is_compiled, local_density, local_predict
+from twostagegp.engines.neighbors.local_gp import (
+    LocalSizes,
+    is_compiled,
+    local_density,
+    local_predict,
+    one_factor_predict,
+    torch_density,
+    torch_predict,
+)
 from twostagegp.errors import NumericalError
-from twostagegp.kernels import NamedKernel, make_kernel
+from twostagegp.kernels import NamedKernel, WrappedKernel, make_kernel
 from twostagegp.kernels.catalogue import CATALOGUE
 
 D = 5
@@ -128,7 +135,7 @@ def test_prediction_equals_a_dense_solve_for_each_point(name, form, table):
 def test_compiled_and_torch_predictions_are_equal(name, table):
     kernel = kernel_of(name)
     arguments = kernel, parameters_of(kernel), table.rows, table.near, table.points
-    assert_same(local_predict(*arguments), local_gp._torch_predict(*arguments))
+    assert_same(local_predict(*arguments), torch_predict(*arguments))
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 5, 9, 39])
@@ -208,13 +215,12 @@ def test_a_point_that_fails_leaves_the_others_as_they_are(name, table):
 
 
 @pytest.mark.parametrize(("name", "form"), [("rbf", "ard"), ("rq", "isotropic"), ("gpytorch", "")])
-def test_one_factor_a_point_is_a_dense_solve_too(name, form, table, monkeypatch):
-    # The way of a GPU, which any device can go; no point needs the safe one.
-    monkeypatch.setattr(local_gp, "_safe_predict", None)
+def test_one_factor_a_point_is_a_dense_solve_too(name, form, table):
+    # The way of a GPU, which any device can go.
     kernel, complete = kernel_of(name, form), (table.near >= 0).all(1)
     near, points = table.near[complete], table.points[complete]
     arguments = kernel, parameters_of(kernel), table.rows, near, points
-    assert_same(local_gp._fast_predict(*arguments), loop(*arguments))
+    assert_same(one_factor_predict(*arguments), loop(*arguments))
 
 
 @pytest.mark.parametrize("name", ["rbf", "gpytorch"])
@@ -226,19 +232,20 @@ def test_one_factor_that_fails_is_made_again_with_jitter(name, table):
     near[[0, 2]] += 10
     kernel = kernel_of(name)
     arguments = kernel, parameters_of(kernel, noise=1e-30), rows, near, table.points[:3]
-    fast, safe = local_gp._fast_predict(*arguments), local_gp._safe_predict(*arguments)
+    assert one_factor_predict(*arguments)[1].isnan().tolist() == [False, True, False]
+    fast = torch_predict(*arguments, one_factor=True)
+    safe = torch_predict(*arguments, one_factor=False)
     for one, other in zip(fast, safe, strict=True):
         assert one.isfinite().all()
         torch.testing.assert_close(one[[0, 2]], other[[0, 2]], rtol=1e-8, atol=1e-8)
         torch.testing.assert_close(one[1], other[1])
 
 
-def test_a_block_holds_as_many_points_as_its_entries_allow(table, monkeypatch):
-    monkeypatch.setattr(local_gp, "_ENTRIES", {"cpu": 640})
-    monkeypatch.setattr(local_gp, "_GRAPH_ENTRIES", 128)
-    assert local_gp._block(kernel_of("rbf"), table.rows, 7) == 10  # of (7 + 1)^2 entries each
-    assert local_gp._block(kernel_of("gpytorch"), table.rows, 7) == 2
-    assert local_gp._block(kernel_of("rbf"), table.rows, 100) == 1
+def test_a_block_holds_as_many_points_as_its_entries_allow():
+    sizes, cpu = LocalSizes(block_entries=640, graph_entries=128), torch.device("cpu")
+    assert sizes.block(kernel_of("rbf"), cpu, 7) == 10  # of (7 + 1)^2 entries each
+    assert sizes.block(kernel_of("gpytorch"), cpu, 7) == 2
+    assert sizes.block(kernel_of("rbf"), cpu, 100) == 1
 
 
 def test_variance_is_never_negative(table):
@@ -257,44 +264,46 @@ def test_no_points_give_no_predictions(name, table):
     assert mean.shape == variance.shape == (0,)
 
 
-def test_predictions_do_not_depend_on_slices_and_threads(threads, monkeypatch):
+def test_predictions_do_not_depend_on_slices_and_threads(threads):
     table, kernel = Table(n=100, m=90), kernel_of("matern52")
     arguments = kernel, parameters_of(kernel), table.rows, table.near, table.points
     mean, variance = local_predict(*arguments)
     threads(2)
     for size in (1, 5, 64):
-        monkeypatch.setattr(local_gp, "_SLICE", size)
-        again = local_predict(*arguments)
+        again = local_predict(*arguments, LocalSizes(slice_points=size))
         assert torch.equal(again[0], mean)
         assert torch.equal(again[1], variance)
 
 
-def test_blocks_of_torch_do_not_matter(table, monkeypatch):
+def test_blocks_of_torch_do_not_matter(table):
     kernel = kernel_of("rq")
     arguments = kernel, parameters_of(kernel), table.rows, table.near, table.points
     expected = local_predict(*arguments)
-    monkeypatch.setitem(local_gp._ENTRIES, "cpu", 3 * 64)
-    assert_same(local_predict(*arguments), expected, 1e-13)
+    sizes = LocalSizes(block_entries=3 * 64)
+    assert_same(local_predict(*arguments, sizes), expected, 1e-13)
 
 
-def test_a_gpytorch_kernel_is_called_once_a_block(table, module_calls, monkeypatch):
+def test_a_gpytorch_kernel_is_called_once_a_block(table, module_calls):
     kernel = wrapped()
     assert kernel.takes_batches
     for size in (11, 4):
-        monkeypatch.setattr(local_gp, "_GRAPH_ENTRIES", size * 64)
+        sizes = LocalSizes(graph_entries=size * 64)
         blocks = [(11, 8, D)] if size == 11 else [(4, 8, D), (4, 8, D), (3, 8, D)]
         module_calls.clear()
-        local_predict(kernel, parameters_of(kernel), table.rows, table.near, table.points)
+        local_predict(kernel, parameters_of(kernel), table.rows, table.near, table.points, sizes)
         assert module_calls == blocks
         module_calls.clear()
-        density(kernel, parameters_of(kernel), table)
+        density(kernel, parameters_of(kernel), table, sizes=sizes)
         assert module_calls == blocks
 
 
 @pytest.mark.parametrize("objective", local.MODES)
 def test_a_block_of_a_gpytorch_kernel_is_what_its_points_are_one_by_one(table, objective):
-    together, alone = wrapped(), wrapped()
-    alone._takes_batches = False
+    class OneByOne(WrappedKernel):
+        takes_batches = False
+
+    together = wrapped()
+    alone = OneByOne(together.module, D)
     parameters = parameters_of(together)
     arguments = parameters, table.rows, table.near, table.points
     assert_same(local_predict(together, *arguments), local_predict(alone, *arguments), 1e-10)
@@ -305,10 +314,9 @@ def test_a_block_of_a_gpytorch_kernel_is_what_its_points_are_one_by_one(table, o
 
 
 @pytest.mark.parametrize("name", ["rq", "gpytorch"])
-def test_an_unknown_device_gets_blocks_of_a_cpu(name, table):
-    elsewhere = replace(table.rows, X=table.rows.X.to("meta"))
-    kernel = kernel_of(name)
-    assert local_gp._block(kernel, elsewhere, 50) == local_gp._block(kernel, table.rows, 50) > 100
+def test_an_unknown_device_gets_blocks_of_a_cpu(name):
+    meta, cpu = (LocalSizes().block(kernel_of(name), torch.device(x), 50) for x in ("meta", "cpu"))
+    assert meta == cpu > 100
 
 
 # --- densities -----------------------------------------------------------------------------------
@@ -359,9 +367,9 @@ def plain_density(kernel, parameters, table, objective):
     return total
 
 
-def density(kernel, parameters, table, objective="loo", of=local_density):
+def density(kernel, parameters, table, objective="loo", of=local_density, **options):
     R = table.R if objective == "heldout" else None
-    return of(kernel, parameters, table.rows, table.batch, table.near, objective, R)
+    return of(kernel, parameters, table.rows, table.batch, table.near, objective, R, **options)
 
 
 def finite_differences(of, x, step=1e-5):
@@ -399,7 +407,7 @@ def test_compiled_and_torch_densities_are_equal(name, form, objective, table):
     kernel = kernel_of(name, form)
     arguments = kernel, parameters_of(kernel), table, objective
     value, gradient = density(*arguments)
-    expected, slope = density(*arguments, of=local_gp._torch_density)
+    expected, slope = density(*arguments, of=torch_density)
     assert value == pytest.approx(expected, rel=1e-12)
     np.testing.assert_allclose(gradient, slope, rtol=1e-9, atol=1e-10)
 

@@ -11,7 +11,6 @@ from neighbor_fits import make_rows
 
 from twostagegp.data.rows import Rows
 from twostagegp.engines.exact.engine import ExactEngine
-from twostagegp.engines.neighbors import engine as neighbors
 from twostagegp.engines.neighbors.engine import IndexStore, Metric, NeighborEngine
 from twostagegp.engines.neighbors.index import TreeIndex
 from twostagegp.engines.neighbors.local_gp import local_density
@@ -273,12 +272,12 @@ def test_correlations_are_at_most_one_with_hardly_any_noise(noise):
     assert (C.abs() <= (v[:, None] * v).sqrt() + 1e-12).all()
 
 
-def test_a_covariance_of_too_many_rows_is_refused(queries, monkeypatch):
+def test_a_covariance_of_too_many_rows_is_refused(queries):
     gp = NeighborEngine(make_rows(), n_neighbors=6).condition(KERNEL, PARAMETERS)
     union = len(torch.unique(gp.engine.store.near(gp.metric, queries, 6)))
-    monkeypatch.setattr(neighbors, "_JOINT_ROWS", union)
+    gp.joint_rows = union
     gp.covariance(queries)
-    monkeypatch.setattr(neighbors, "_JOINT_ROWS", union - 1)
+    gp.joint_rows = union - 1
     with pytest.raises(MemoryBudgetError, match=f"13 points depends on {union} training rows"):
         gp.covariance(queries)
 
@@ -345,12 +344,15 @@ def test_alternating_metrics_on_the_same_points_are_each_searched_once(queries, 
 
 def test_a_store_keeps_the_indexes_that_were_used_last():
     store = IndexStore(make_rows())
-    metrics = [Metric((1.0, 0.1 * i), manhattan=False) for i in range(neighbors._KEPT + 2)]
-    first = store.index(metrics[0])
-    for metric in metrics[1:]:
-        store.index(metric)
-        assert store.index(metrics[0]) is first
-    assert list(store._indexes) == [*metrics[3:], metrics[0]]
+    metrics = [Metric((1.0, 0.1 * i), manhattan=False) for i in range(IndexStore.kept + 2)]
+    built = []
+    for metric in metrics:
+        built.append(store.index(metric))
+        assert store.index(metrics[0]) is built[0]
+    for i in (0, *range(3, len(metrics))):
+        assert store.index(metrics[i]) is built[i]
+    for i in (1, 2):
+        assert store.index(metrics[i]) is not built[i]
 
 
 def test_a_subset_searches_its_own_rows(queries):

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twostagegp.engines.neighbors import index as neighbors
 from twostagegp.engines.neighbors.compiled.threads import by_slices
 from twostagegp.engines.neighbors.index import BruteIndex, TreeIndex, neighbor_index, recall
 from twostagegp.errors import InputError
@@ -214,11 +213,10 @@ def test_there_are_no_more_neighbours_than_rows(n):
 
 
 @each_metric
-def test_blocks_of_distances_give_the_same_as_the_tree(table, manhattan, monkeypatch):
-    monkeypatch.setattr(neighbors, "_BLOCK_ENTRIES", 5000)
+def test_blocks_of_distances_give_the_same_as_the_tree(table, manhattan):
     groups = np.random.default_rng(5).integers(0, 4, size=700)
     X, g, own = tensor(table, groups, np.arange(100))
-    brute_force, tree = BruteIndex(X, manhattan, g), TreeIndex(X, manhattan, g)
+    brute_force, tree = BruteIndex(X, manhattan, g, block_entries=5000), TreeIndex(X, manhattan, g)
     for options in ({}, {"own": own}, {"own": own, "own_group": g[:100]}):
         assert torch.equal(
             brute_force.query(X[:100], 13, **options), tree.query(X[:100], 13, **options)
@@ -227,11 +225,10 @@ def test_blocks_of_distances_give_the_same_as_the_tree(table, manhattan, monkeyp
 
 
 @pytest.mark.parametrize("size", [1, 7, 100])
-def test_neighbours_do_not_depend_on_the_slices(size, table, monkeypatch):
-    index, points = TreeIndex(tensor(table)), tensor(table[:150] + 0.01)
-    expected = index.query(points, 9)
-    monkeypatch.setattr(neighbors, "_SLICE", size)
-    assert torch.equal(index.query(points, 9), expected)
+def test_neighbours_do_not_depend_on_the_slices(size, table):
+    X, points = tensor(table), tensor(table[:150] + 0.01)
+    expected = TreeIndex(X).query(points, 9)
+    assert torch.equal(TreeIndex(X, slice_points=size).query(points, 9), expected)
 
 
 def test_neighbours_do_not_depend_on_the_order_of_the_queries(table):

@@ -113,12 +113,12 @@ class TestDefinition:
             assert guaranteed_level(0.9, n, K) >= 0.8 - math.sqrt(2 / n)
         assert guaranteed_level(0.4, 10, 5) == 0.0
 
-    def test_rows_in_pieces(self, monkeypatch):
+    def test_rows_in_pieces(self):
         rng = np.random.default_rng(3)
         X, y = table(40, rng)
         model = CVPlusRegressor(LinearRegression(), random_state=0).fit(X, y)
         whole = model.predict_interval(X, 0.9)
-        monkeypatch.setattr(conformal, "_CHUNK_ENTRIES", 40 * 7)
+        model.chunk_entries = 40 * 7
         np.testing.assert_array_equal(model.predict_interval(X, 0.9), whole)
 
     def test_intervals_widen_with_the_level(self):
@@ -307,7 +307,7 @@ class TestWhatTheEstimatorSees:
         np.testing.assert_allclose(model.predict(unnamed.to_numpy()), y)
 
     def test_which_estimators_need_an_encoder(self):
-        knows = conformal._takes_numbers_only
+        knows = conformal.takes_numbers_only
         assert knows(LinearRegression())
         assert not knows(ExactGPRegressor())
         assert not knows(make_pipeline(LinearRegression()))

@@ -283,7 +283,8 @@ def test_whitening_remembers_a_tensor_until_it_changes():
     torch.testing.assert_close(moved, (X - whitening.mean) @ whitening.matrix)
     assert not torch.equal(moved, first)
     again = pickle.loads(pickle.dumps(whitening))
-    assert again._last is None
+    # The last answer stays behind.
+    assert len(pickle.dumps(whitening)) == len(pickle.dumps(Whitening.of(rows)))
     torch.testing.assert_close(again(X), moved)
 
 
@@ -320,7 +321,8 @@ def test_a_posterior_for_two_threads_at_a_time():
     expected = engine.condition(KERNEL, PARAMETERS).mean(X)
     gp = engine.condition(KERNEL, PARAMETERS)
     gp.mean(other)
-    theirs = gp._last
+    # Private, here and below: the race is between two reads of this attribute.
+    theirs = gp._last  # noqa: SLF001
     gp.mean(X)
 
     class Interrupted(type(gp)):

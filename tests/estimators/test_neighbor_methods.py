@@ -8,11 +8,10 @@ import torch
 from neighbor_fits import LARGE, SHORT_TREES, make_rows, neighbors, ridge, rms, same, table
 
 from twostagegp.engines import choice
-from twostagegp.engines import memory as foresight
 from twostagegp.engines.exact.engine import ExactEngine
 from twostagegp.engines.neighbors.engine import NeighborEngine
 from twostagegp.kernels import NamedKernel
-from twostagegp.pipeline.settings import MethodSettings
+from twostagegp.pipeline.settings import ExactSettings, MethodSettings
 
 # --- which method --------------------------------------------------------------------------------
 
@@ -47,12 +46,11 @@ def test_auto_counts_distinct_rows():
     assert model.fit_report_.method == "exact"
 
 
-def test_auto_takes_neighbours_where_memory_is_short(monkeypatch):
-    monkeypatch.setattr(foresight, "available_bytes", lambda device: 1000)
-    report = ridge(method="auto").fit(*table(100)).fit_report_
+def test_auto_takes_neighbours_where_memory_is_short():
+    short = replace(SHORT_TREES, exact=ExactSettings(memory_bytes=1000))
+    report = ridge(method="auto", settings=short).fit(*table(100)).fit_report_
     assert report.method == "neighbors"
     assert "GiB" in report.method_reason
-    monkeypatch.setattr(foresight, "available_bytes", lambda device: None)
     assert ridge(method="auto").fit(*table(100)).fit_report_.method == "exact"
 
 

@@ -5,6 +5,7 @@ import json
 import math
 import pickle
 import warnings
+from dataclasses import replace
 
 import gpytorch
 import numpy as np
@@ -27,8 +28,9 @@ from twostagegp import (
 from twostagegp.data.appending import append_rows
 from twostagegp.data.rows import merge_rows
 from twostagegp.data.scaling import prepare
-from twostagegp.engines import memory as foresight
+from twostagegp.engines.exact import engine
 from twostagegp.engines.exact.engine import ExactPosterior
+from twostagegp.engines.memory import can_keep_factors, exact_bytes
 from twostagegp.engines.neighbors.engine import NeighborEngine
 from twostagegp.errors import (
     InputError,
@@ -42,7 +44,7 @@ from twostagegp.kernels import NamedKernel
 from twostagegp.numerics.linalg import extended_cholesky
 from twostagegp.pipeline.calibration.local_scale import Situation
 from twostagegp.pipeline.mean.models import ConstantMean, RidgeMean
-from twostagegp.pipeline.settings import MethodSettings, Settings
+from twostagegp.pipeline.settings import ExactSettings, Settings
 
 RNG = np.random.default_rng(5)
 N, M = 48, 14
@@ -494,44 +496,54 @@ def test_a_failure_in_the_last_target_leaves_the_first_as_it_was(monkeypatch):
         np.testing.assert_array_equal(a, b)
 
 
-def test_memory_is_asked_for_before_it_is_taken(fitted, monkeypatch):
+def limit_memory(model, memory_bytes):
+    """Let the fitted model take so much memory; what the fit itself took is not looked at."""
+    posterior = model.variance_.posterior
+    posterior.settings = replace(posterior.settings, memory_bytes=memory_bytes)
+
+
+def kept_factors(model):
+    """Whether the factor of each ridge of the mean is kept."""
+    return [part.keeps_factor for part in model.mean_.models if isinstance(part, RidgeMean)]
+
+
+def test_memory_is_asked_for_before_it_is_taken(fitted):
     model = fitted("two stages")
     before = model.predict(POINTS)
-    monkeypatch.setattr(foresight, "available_bytes", lambda device: 100_000)
+    limit_memory(model, 100_000)
     with pytest.raises(MemoryBudgetError, match="an update to 62 distinct rows needs about"):
         model.update(X[N:], Y[N:])
     np.testing.assert_array_equal(before, model.predict(POINTS))
     # Room for one factor at a time: none is kept but the variance's.
-    monkeypatch.setattr(foresight, "available_bytes", lambda device: 5 * 8 * (N + M) ** 2)
+    limit_memory(model, 5 * 8 * (N + M) ** 2)
     model = quiet(model, X[N:], Y[N:])
-    assert all(part._whole is None for part in model.mean_.models if isinstance(part, RidgeMean))
+    assert not any(kept_factors(model))
     check(model, *moments(model, X, Y))
 
 
 def test_an_update_of_many_rows_is_made_anew_where_it_cannot_grow(monkeypatch):
     """Above blocked_rows one matrix does, where extending the factor would hold five."""
-    settings = Settings(method=MethodSettings(blocked_rows=20))
+    exact = ExactSettings(blocked_rows=20, block_rows=8, panel_entries=64)
+    room = exact_bytes(N + M, torch.device("cpu"), settings=exact)
+    assert room < 5 * 8 * (N + M) ** 2
+    settings = Settings(exact=replace(exact, memory_bytes=room))
     model = two_stage(settings=settings).fit(X[:N], Y[:N])
     expected = moments(model, X, Y)
-    monkeypatch.setattr(foresight, "_CHUNK_ENTRIES", {"cpu": 64})
-    monkeypatch.setattr("twostagegp.engines.exact.blocked._LIVE_PANELS", 1)
-    room = foresight.exact_bytes(N + M, torch.device("cpu"), blocked_rows=20)
-    assert room < 5 * 8 * (N + M) ** 2
-    monkeypatch.setattr(foresight, "available_bytes", lambda device: room)
     grown = []
-    monkeypatch.setattr(ExactPosterior, "_grown_factor", lambda *given: grown.append(given))
+    # A patch: a factor that was extended and one that was made anew are equal to rounding.
+    monkeypatch.setattr(engine, "extended_cholesky", lambda *given: grown.append(given))
     model = quiet(model, X[N:], Y[N:])
     assert grown == []
     check(model, *expected)
 
 
-def test_a_refused_update_says_how_many_rows_can_be_added(monkeypatch):
+def test_a_refused_update_says_how_many_rows_can_be_added():
     cpu, n = torch.device("cpu"), 100
-    monkeypatch.setattr(foresight, "available_bytes", lambda device: 5 * 8 * n * n)
+    room = ExactSettings(memory_bytes=5 * 8 * n * n)
     with pytest.raises(MemoryBudgetError, match=r"100 distinct rows, .* has 90. Add at most 10 "):
-        foresight.can_keep_factors(n + 1, 1, cpu, before=90)
+        can_keep_factors(n + 1, 1, cpu, before=90, settings=room)
     with pytest.raises(MemoryBudgetError, match=r"100 distinct rows, .* has 120. Free memory, or"):
-        foresight.can_keep_factors(n + 21, 1, cpu, before=120)
+        can_keep_factors(n + 21, 1, cpu, before=120, settings=room)
 
 
 def test_a_constant_model_has_nothing_to_keep():
@@ -586,10 +598,8 @@ def test_pickles_and_clones(fitted, name):
 
 def test_a_pickle_has_no_factor_of_the_mean(fitted):
     model = quiet(fitted("two stages"), X[N:], Y[N:])
-    ridges = [part for part in model.mean_.models if isinstance(part, RidgeMean)]
-    assert all(part._whole is not None for part in ridges)
-    again = pickle.loads(pickle.dumps(model))
-    assert all(p._whole is None for p in again.mean_.models if isinstance(p, RidgeMean))
+    assert all(kept_factors(model))
+    assert not any(kept_factors(pickle.loads(pickle.dumps(model))))
 
 
 # --- when a refit is due --------------------------------------------------------------------------
@@ -642,7 +652,7 @@ def test_a_warning_made_an_error_leaves_the_model_as_it_was(fitted):
 
 def test_the_ratios_are_those_of_normal_densities():
     z = np.array([-2.0, 0.1, 1.7])
-    for j, (mean, variance, edge, edge_variance) in enumerate(drift._BAND):
+    for j, (mean, variance, edge, edge_variance) in enumerate(drift.BAND):
         expected = norm.logpdf(z, mean, variance**0.5) - norm.logpdf(z, edge, edge_variance**0.5)
         np.testing.assert_allclose(drift.log_ratios(z)[:, j], expected, atol=1e-12)
 

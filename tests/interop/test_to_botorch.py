@@ -12,7 +12,7 @@ from twostagegp.pipeline.calibration.local_scale import (
     Combination,
     LocalScale,
     Situation,
-    _members,
+    scale_members,
 )
 from twostagegp.pipeline.settings import LocalScaleSettings
 
@@ -97,7 +97,7 @@ class TestPosterior:
         z = np.exp(X[:, 0]) * rng.normal(size=n)
         rows = np.arange(n)
         cases = Cases.of(z, np.ones(n), rows, rows % 5, None, 1.0, rng)
-        members = _members(
+        members = scale_members(
             situation, z, cases, None, 0, rng, LocalScaleSettings(), torch.device("cpu")
         )
         assert len(members) == 3  # two ridges and the trees

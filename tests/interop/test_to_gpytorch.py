@@ -8,10 +8,13 @@ import torch
 from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge
+from torch.nn.modules.module import register_module_forward_hook
 
 from twostagegp import ExactGPRegressor, GPNNRegressor, Training, TwoStageGPRegressor
+from twostagegp.engines.exact.settings import ExactSettings
 from twostagegp.errors import InputError, MemoryBudgetError, TwoStageGPWarning
-from twostagegp.interop import gpytorch_model, parts
+from twostagegp.interop.gpytorch_model import as_gpytorch
+from twostagegp.interop.parts import StackModule
 from twostagegp.kernels import KERNELS
 
 N = 50
@@ -225,28 +228,27 @@ class TestWithoutMeaning:
 # --- memory --------------------------------------------------------------------------------------
 
 
-def test_targets_are_made_without_a_matrix_of_all_rows(models, monkeypatch):
+def test_targets_are_made_without_a_matrix_of_all_rows(models):
     expected = models["scale"].to_gpytorch().train_targets
-    seen, forward = [], gpytorch_model.FittedMean.forward
+    seen = []
 
-    def counted(self, x):
-        seen.append(len(x))
-        return forward(self, x)
+    def counted(module, arguments, output):
+        if isinstance(module, StackModule):
+            seen.append(len(output))
 
-    monkeypatch.setattr(gpytorch_model, "_CHUNK_NUMBERS", 7 * N * 3)
-    monkeypatch.setattr(gpytorch_model.FittedMean, "forward", counted)
-    targets = models["scale"].to_gpytorch().train_targets
+    with register_module_forward_hook(counted):
+        targets = as_gpytorch(models["scale"], chunk_numbers=7 * N * 3).train_targets
     assert seen == [7] * 7 + [1]
     assert not targets.requires_grad
     torch.testing.assert_close(targets, expected)
 
 
-def test_a_float32_factor_that_does_not_fit_as_float64_is_refused(monkeypatch):
+def test_a_float32_factor_that_does_not_fit_as_float64_is_refused():
     X, y = table()
     training = Training(steps=2)
     single = ExactGPRegressor(dtype="float32", training=training, random_state=0).fit(X, y)
-    monkeypatch.setattr(parts, "available_bytes", lambda device: 8 * N * N - 1)
+    single.gp_.settings = ExactSettings(memory_bytes=8 * N * N - 1)
     with pytest.raises(MemoryBudgetError, match=f"factor of {N} distinct rows is float32.*at most"):
         single.to_gpytorch()
-    monkeypatch.setattr(parts, "available_bytes", lambda device: 8 * N * N)
+    single.gp_.settings = ExactSettings(memory_bytes=8 * N * N)
     assert single.to_gpytorch().train_targets.shape == (N,)

@@ -15,6 +15,7 @@ from twostagegp import (
 from twostagegp.data.rows import Rows
 from twostagegp.engines.batched_problem import Extras, ProblemBatch
 from twostagegp.engines.exact.engine import ExactEngine
+from twostagegp.engines.exact.settings import ExactSettings
 from twostagegp.engines.neighbors.engine import NeighborEngine
 from twostagegp.engines.neighbors.index import BoxIndex, BruteIndex, TreeIndex
 from twostagegp.foundation import TextEncoder
@@ -208,8 +209,9 @@ def test_a_blocked_factor_is_that_of_the_cpu(dtype):
     t, one = torch.sin(X[:, 0]), torch.ones(700, dtype=torch.float64)
     rows = Rows(X, t, one, 0.0 * one, 0.0 * one)
     kernel, parameters = NamedKernel("matern32", D, ard=True), np.array([0.1, 0.3, 0.5, 0.0, -3.0])
-    here = ExactEngine(rows, blocked_rows=100).condition(kernel, parameters)
-    there = ExactEngine(rows.to(torch.device("cuda")), factor_dtype=dtype, blocked_rows=100)
+    settings = ExactSettings(blocked_rows=100)
+    here = ExactEngine(rows, settings=settings).condition(kernel, parameters)
+    there = ExactEngine(rows.to(torch.device("cuda")), factor_dtype=dtype, settings=settings)
     posterior = there.condition(kernel, parameters)
     assert posterior.L.dtype == dtype
     loose = {"rtol": 1e-8, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 1e-3, "atol": 1e-4}
@@ -223,7 +225,7 @@ def test_a_blocked_factor_is_that_of_the_cpu(dtype):
     torch.testing.assert_close(held.variance.cpu(), right.variance, **loose)
     expected, found = (
         engine.problem(kernel, "loo")(parameters)
-        for engine in (ExactEngine(rows, blocked_rows=100), there)
+        for engine in (ExactEngine(rows, settings=settings), there)
     )
     assert found[0] == pytest.approx(expected[0], rel=1e-8 if dtype == torch.float64 else 1e-3)
     np.testing.assert_allclose(

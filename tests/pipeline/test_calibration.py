@@ -14,9 +14,9 @@ from twostagegp import TwoStageGPRegressor, TwoStageGPWarning
 from twostagegp.data.rows import merge_rows
 from twostagegp.pipeline.calibration.fit import (
     Calibration,
-    _rank_quantile,
     calibrate_locally,
     calibrate_scale,
+    rank_quantile,
     scale_from_quantile,
 )
 from twostagegp.pipeline.calibration.local_scale import (
@@ -258,17 +258,17 @@ class TestRecord:
         assert part.c == pytest.approx(np.log(part.factor))
         np.testing.assert_allclose(part.z_calibrated, part.z / np.sqrt(part.factor))
 
-    def test_rank_quantile(self):
+    def testrank_quantile(self):
         size = np.array([3.0, 1.0, 2.0, 5.0, 4.0, 9.0, 8.0, 7.0, 6.0])
         for rank in range(1, 10):
-            assert _rank_quantile(size, np.ones(9), rank / 10) == rank
-        assert _rank_quantile(size, np.ones(9), 0.99) == 9.0
+            assert rank_quantile(size, np.ones(9), rank / 10) == rank
+        assert rank_quantile(size, np.ones(9), 0.99) == 9.0
         nineteen = np.arange(1.0, 20.0)
         for rank in range(1, 20):  # 0.55 * 20 is a little more than 11
-            assert _rank_quantile(nineteen, np.ones(19), rank / 20) == rank
+            assert rank_quantile(nineteen, np.ones(19), rank / 20) == rank
         counts = np.array([1, 2, 3, 1, 1, 2, 1, 1, 4])
         for level in np.linspace(0.03, 0.97, 20):
-            assert _rank_quantile(size, counts.astype(float), level) == _rank_quantile(
+            assert rank_quantile(size, counts.astype(float), level) == rank_quantile(
                 np.repeat(size, counts), np.ones(counts.sum()), level
             )
 
@@ -335,7 +335,7 @@ class TestParts:
         expected = (latent + np.clip(g * noise, floor, None)) / variance
         np.testing.assert_allclose(part.local.heldout_factor, expected)
         assert part.kind == "local"
-        assert part.factor == _rank_quantile(expected, weight, 0.5)
+        assert part.factor == rank_quantile(expected, weight, 0.5)
         moment = np.average(z**2 / expected, weights=weight)
         assert (moment < 0.9) == (floor > 0.0)
         moment = moment if floor > 0.0 else 1.0

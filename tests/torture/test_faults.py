@@ -226,7 +226,7 @@ def test_a_model_whose_files_are_beyond_the_limit_is_an_error_of_ours(
         file.truncate(1 << 30)  # of holes
     cases = Cases([stored], tmp_path, seed=0)
     cases.folder = tmp_path / "model"
-    cases._sign(stored.manifest)
+    cases.sign(stored.manifest)
     with pytest.raises(MemoryBudgetError, match=r"1\.0 GiB"):
         twostagegp.load(tmp_path / "model")
 

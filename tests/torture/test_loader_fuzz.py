@@ -18,6 +18,7 @@ from benchmarks.fuzz_guard import Guard
 from benchmarks.fuzz_runner import count, is_failure, page, run_cases
 from benchmarks.loader_cases import Cases, open_stored
 from benchmarks.loader_models import POINTS, save_models
+from twostagegp.engines.exact.settings import ExactSettings
 from twostagegp.engines.memory import plan_factor
 from twostagegp.errors import InputError, MemoryBudgetError, ModelFileError, NumericalError
 from twostagegp.runtime.prediction_checks import predict_with
@@ -80,7 +81,7 @@ def test_the_guard_finds_what_it_looks_for(guard, tmp_path):
         raise ModelFileError("x") from MemoryError()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("benchmarks.fuzz_guard.BREAK_SECONDS", 0.2)
+        patch.setattr(guard, "break_seconds", 0.2)
         assert guard.run(hangs)[0] == "slow"
     assert guard.run(unknown)[0] == "exception: KeyError"
     assert guard.run(runs)[0] == "side effect"
@@ -101,7 +102,7 @@ def test_cases_that_take_more_memory_in_turn_are_all_found(guard, monkeypatch):
 
     assert guard.run(takes(16))[0] == "model"
     # Above 32 MiB an array is given back to the system when it is freed, and not used again.
-    monkeypatch.setattr("benchmarks.fuzz_guard.GROWTH_MIB", 48)
+    monkeypatch.setattr(guard, "growth_mib", 48)
     assert [guard.run(takes(mib))[0] for mib in (16, 64, 96, 80)] == ["model", *["memory"] * 3]
 
 
@@ -203,7 +204,7 @@ def test_a_size_beyond_all_files_is_refused(models, tmp_path):
     manifest["files"]["model"]["bytes"] = 2**64
     cases = Cases([open_stored(models / "gpnn")], tmp_path / "other", seed=0)
     cases.folder = path
-    cases._sign(manifest)
+    cases.sign(manifest)
     with pytest.raises(ModelFileError, match="changed after it was written"):
         twostagegp.load(path)
 
@@ -300,10 +301,10 @@ def test_more_columns_than_any_table_has_take_no_memory(spoil):
 
 def test_a_model_beyond_the_memory_is_refused_with_the_numbers_and_the_folder(models, monkeypatch):
     def refuse(*arguments):
-        plan_factor(10**6, torch.device("cpu"), torch.float64)
+        little = ExactSettings(memory_bytes=2**30)
+        plan_factor(10**6, torch.device("cpu"), torch.float64, (), little)
 
     monkeypatch.setattr("twostagegp.storage.trial.check_predictions", refuse)
-    monkeypatch.setattr("twostagegp.engines.memory.available_bytes", lambda device: 1 << 30)
     told = r"old cannot be loaded: an exact fit of 1000000 distinct rows needs .* device='cuda'\.$"
     with pytest.raises(MemoryBudgetError, match=told):
         twostagegp.load(models / "old")

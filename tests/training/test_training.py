@@ -18,9 +18,9 @@ from twostagegp.errors import InputError, NumericalError
 from twostagegp.kernels import NamedKernel, WrappedKernel
 from twostagegp.numerics.objectives import heldout_variance, loo_density, nll
 from twostagegp.training.optimise import (
-    _bfgs_update,
-    _cosine,
-    _SoftplusSpace,
+    SoftplusSpace,
+    bfgs_update,
+    cosine_rate,
     descend,
     improve,
     minimise,
@@ -222,7 +222,7 @@ def test_value_and_gradient_norm_belong_to_the_last_iterate():
     problem = Problem(NamedKernel("rbf", 1), sine_rows())
     fitted = minimise(problem, optimizer="adam", steps=5)
     assert fitted.value == pytest.approx(problem(fitted.parameters)[0], rel=1e-12)
-    space = _SoftplusSpace(problem)
+    space = SoftplusSpace(problem)
     slope = space(space.to_raw(fitted.parameters))[1]
     assert fitted.gradient_norm == pytest.approx(np.abs(slope).max(), rel=1e-6)
 
@@ -353,15 +353,15 @@ def test_an_update_keeps_the_curvature_that_was_seen():
     B = rng.normal(size=(3, 3))
     H, s = B @ B.T + np.eye(3), rng.normal(size=3)
     y = (np.diag([1.0, 2.0, 3.0])) @ s
-    new = _bfgs_update(H, s, y)
+    new = bfgs_update(H, s, y)
     np.testing.assert_allclose(new @ y, s, rtol=1e-12)  # the secant equation
     np.testing.assert_allclose(new, new.T)
     assert np.linalg.eigvalsh(new).min() > 0.0
     along = np.cross(s, [1.0, 0.0, 0.0])  # no part in s: only y and H make its entry
     gone = along - (along @ s) / (s @ y) * y
     assert along @ new @ along == pytest.approx(gone @ H @ gone + (along @ s) ** 2 / (s @ y))
-    assert _bfgs_update(H, s, -y) is H
-    assert _bfgs_update(H, s, 0.0 * y) is H
+    assert bfgs_update(H, s, -y) is H
+    assert bfgs_update(H, s, 0.0 * y) is H
 
 
 def test_a_known_curvature_is_used_and_its_absence_is_not_an_error():
@@ -376,7 +376,7 @@ def test_a_known_curvature_is_used_and_its_absence_is_not_an_error():
 
 
 def test_the_cosine_falls_from_the_rate_to_zero_and_begins_again():
-    rate = _cosine(0.4, 8)
+    rate = cosine_rate(0.4, 8)
     assert rate(0) == rate(8) == 0.4
     assert rate(4) == pytest.approx(0.2)
     assert rate(2) == rate(10) == pytest.approx(0.2 * (1 + math.sqrt(0.5)))
@@ -384,7 +384,7 @@ def test_the_cosine_falls_from_the_rate_to_zero_and_begins_again():
 
 def test_raw_parameters_go_there_and_back_and_have_the_slope_of_finite_differences():
     problem = Problem(NamedKernel("rbf", 1), sine_rows(12), noise_floor=1e-3)
-    space = _SoftplusSpace(problem)
+    space = SoftplusSpace(problem)
     raw = np.array([0.7, -0.4, -3.0])
     softplus = np.log1p(np.exp(raw))
     np.testing.assert_allclose(np.exp(space.to_log(raw)), softplus + space.offset)
@@ -399,7 +399,7 @@ def test_raw_parameters_go_there_and_back_and_have_the_slope_of_finite_differenc
 
 @pytest.mark.parametrize(("floor", "least"), [(1e-8, 1e-4), (0.01, 0.01)])
 def test_raw_noise_has_gpytorchs_floor_or_a_higher_one(floor, least):
-    space = _SoftplusSpace(Problem(NamedKernel("rbf", 1), sine_rows(12), noise_floor=floor))
+    space = SoftplusSpace(Problem(NamedKernel("rbf", 1), sine_rows(12), noise_floor=floor))
     assert math.exp(space.to_log(np.full(3, -60.0))[-1]) == pytest.approx(least)
 
 

@@ -26,6 +26,7 @@ from twostagegp.classification.table import ClassTable
 from twostagegp.classification.views import View
 from twostagegp.data.rows import Rows
 from twostagegp.engines.exact.engine import ExactEngine
+from twostagegp.engines.exact.settings import ExactSettings
 from twostagegp.engines.neighbors.engine import NeighborEngine
 from twostagegp.engines.protocol import Engine, Posterior
 
@@ -58,7 +59,8 @@ def dirichlet_rows(
 
 def exact_engine(rows: Rows, noise_floor: float) -> ExactEngine:
     """Return the exact engine, with all matrices in memory whatever the number of rows."""
-    return ExactEngine(rows, noise_floor, blocked_rows=max(len(rows), 1))
+    in_memory = ExactSettings(blocked_rows=max(len(rows), 1))
+    return ExactEngine(rows, noise_floor, settings=in_memory)
 
 
 def make_engine(rows: Rows, noise_floor: float, method: str, n_neighbors: int) -> Engine:

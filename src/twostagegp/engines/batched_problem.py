@@ -48,10 +48,6 @@ Indices = NDArray[np.int64]
 Result = TypeVar("Result")
 
 
-#: Entries of one matrix stack that a core's cache holds beside its temporaries.
-_CACHE_ENTRIES = 1 << 17
-#: Above this many rows several threads work on one problem faster than one does.
-_SHARED_ROWS = 600
 #: n x n matrices alive while one problem of a block is evaluated.
 _LIVE_MATRICES = 8
 #: Share of the free memory that a batch may take.
@@ -186,6 +182,9 @@ class ProblemBatch:
     noise_floor : float
         Lower bound of the noise variance.
     use_prior : bool
+    cache_entries : int
+        Entries of one stack of matrices that a core's cache holds beside its temporaries: on a
+        CPU, the size of a block.
 
     Examples
     --------
@@ -205,6 +204,7 @@ class ProblemBatch:
     extras: Extras | None = None
     noise_floor: float = 1e-8
     use_prior: bool = True
+    cache_entries: int = 1 << 17
 
     @classmethod
     def of(
@@ -216,9 +216,14 @@ class ProblemBatch:
         extras: Extras | None = None,
         noise_floor: float = 1e-8,
         use_prior: bool = True,
+        memory_bytes: int | None = None,
     ) -> ProblemBatch:
-        """A batch, once its distances are known to fit into memory."""
-        _check_memory(len(X), X.shape[1], X.device, X.element_size())
+        """Return a batch, once its distances are known to fit into memory.
+
+        ``memory_bytes`` is the memory of which a batch may take half, by default what is free.
+        """
+        free = available_bytes(X.device) if memory_bytes is None else memory_bytes
+        _check_memory(len(X), X.shape[1], X.device, X.element_size(), free)
         covariance = kernel_batch(kernel, X)
         return cls(kernel, covariance, X, t, extras, noise_floor, use_prior)
 
@@ -315,7 +320,8 @@ class ProblemBatch:
         if threads > 1 and self.covariance.concurrent and len(cuts) > 1:
             with _one_thread_each(min(threads, len(cuts))) as pool:
                 return list(pool.map(work, cuts))
-        with limit_threads(1 if self.n_rows <= _SHARED_ROWS else None), no_denormals():
+        # Several threads work on one problem faster than one does only if it is large.
+        with limit_threads(1 if self.n_rows <= 600 else None), no_denormals():
             return [work(cut) for cut in cuts]
 
     def _block_size(self) -> int:
@@ -323,7 +329,7 @@ class ProblemBatch:
         if not self.covariance.concurrent:
             return 1  # evaluated one by one, and differentiated before the next
         if self.X.device.type == "cpu":
-            return max(1, _CACHE_ENTRIES // matrix)
+            return max(1, self.cache_entries // matrix)
         free = available_bytes(self.X.device) or 0
         needed = _LIVE_MATRICES * matrix * self.X.element_size()
         return max(1, int(_MEMORY_SHARE * free) // needed)
@@ -363,10 +369,11 @@ def _inverse(L: Tensor) -> Tensor:
     return root.mT @ root
 
 
-def _check_memory(n_problems: int, n: int, device: torch.device, itemsize: int) -> None:
+def _check_memory(
+    n_problems: int, n: int, device: torch.device, itemsize: int, free: int | None
+) -> None:
     """Raise where the inputs' distances, or one problem at work, exceed the memory budget."""
     needed = (n_problems + _LIVE_MATRICES) * n * n * itemsize
-    free = available_bytes(device)
     if free is not None and needed > _MEMORY_SHARE * free:
         raise MemoryBudgetError(
             f"a batch of {n_problems} problems of {n} rows needs about {needed / 2**30:.1f} GiB; "

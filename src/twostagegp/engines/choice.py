@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from twostagegp.engines.exact.blocked import BLOCKED_ROWS
+from twostagegp.engines.exact.settings import EXACT_DEFAULTS, ExactSettings
 from twostagegp.engines.memory import exact_bytes, memory_of_targets
 
 __all__ = ["choose_method", "exact_seconds"]
@@ -23,7 +23,7 @@ _SECONDS_PER_ROW = {"cpu": 4e-3, "cuda": 4e-4}
 _RATES = {"cpu": 4e10, "cuda": 4e13}
 
 
-def exact_seconds(n: int, device: torch.device, blocked_rows: int = BLOCKED_ROWS) -> float:
+def exact_seconds(n: int, device: torch.device, settings: ExactSettings = EXACT_DEFAULTS) -> float:
     """Return roughly how many seconds an exact two-stage fit of n distinct rows takes.
 
     Examples
@@ -34,7 +34,7 @@ def exact_seconds(n: int, device: torch.device, blocked_rows: int = BLOCKED_ROWS
     """
     kind = device.type if device.type in _RATES else "cpu"
     one = n**3 / 3.0 / _RATES[kind]
-    if n <= blocked_rows:
+    if n <= settings.blocked_rows:
         return _FACTORISATIONS * one
     return _FACTORISATIONS_OF_LARGE * one + _SECONDS_PER_ROW[kind] * n
 
@@ -45,7 +45,7 @@ def choose_method(
     itemsize: int = 8,
     groups: Sequence[int] = (),
     most_seconds: float = 60.0,
-    blocked_rows: int = BLOCKED_ROWS,
+    settings: ExactSettings = EXACT_DEFAULTS,
 ) -> tuple[str, str]:
     """Return the method for n distinct rows in groups of these sizes, and the reason.
 
@@ -60,14 +60,14 @@ def choose_method(
     >>> choose_method(50_000, torch.device("cpu"))[0]
     'neighbors'
     """
-    available, others = memory_of_targets(device)
-    needed = exact_bytes(n, device, itemsize, groups, blocked_rows) + others * n * n * itemsize
+    available, others = memory_of_targets(device, settings)
+    needed = exact_bytes(n, device, itemsize, groups, settings) + others * n * n * itemsize
     if available is not None and needed > available:
         return "neighbors", (
             f"an exact fit of {n} distinct rows would need {needed / 2**30:.0f} GiB of "
             f"{available / 2**30:.0f}"
         )
-    seconds = exact_seconds(n, device, blocked_rows)
+    seconds = exact_seconds(n, device, settings)
     if seconds > most_seconds:
         return "neighbors", f"an exact fit of {n} distinct rows would take about {seconds:.0f} s"
     return "exact", f"{n} distinct rows: about {seconds:.0f} s"

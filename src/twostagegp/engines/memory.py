@@ -9,17 +9,16 @@ from contextvars import ContextVar
 
 import torch
 
-from twostagegp.engines.exact.blocked import BLOCKED_ROWS, blocked_bytes
+from twostagegp.engines.exact.blocked import blocked_bytes
 from twostagegp.engines.exact.large import group_bytes
+from twostagegp.engines.exact.settings import EXACT_DEFAULTS, ExactSettings
 from twostagegp.errors import MemoryBudgetError
-from twostagegp.runtime.memory import available_bytes
 
 __all__ = [
     "can_grow",
     "can_keep_factors",
     "check_covariance_memory",
     "check_dense_memory",
-    "chunk_entries",
     "covariance_bytes",
     "dense_bytes",
     "exact_bytes",
@@ -28,10 +27,8 @@ __all__ = [
     "several_targets",
 ]
 
-#: Entries of a (queries, rows) panel during prediction: 128 MiB in float64, 512 on a GPU.
-_CHUNK_ENTRIES = {"cpu": 1 << 24, "cuda": 1 << 26}
-#: Such panels alive at a time.
-_LIVE_CHUNKS = 5
+#: Panels of (queries, rows) numbers alive at a time during prediction.
+_LIVE_PANELS = 5
 #: Matrices of a joint covariance alive at a time: the prior's, its distances and temporaries (four
 #: were measured), and one to spare.
 _COVARIANCES = 5
@@ -53,9 +50,11 @@ def dense_bytes(n: int, itemsize: int = 8) -> int:
     return _LIVE_MATRICES * n * n * itemsize
 
 
-def check_dense_memory(n: int, device: torch.device, itemsize: int = 8) -> None:
+def check_dense_memory(
+    n: int, device: torch.device, itemsize: int = 8, settings: ExactSettings = EXACT_DEFAULTS
+) -> None:
     """Raise before a training that holds all its matrices is begun without room for them."""
-    needed, available = dense_bytes(n, itemsize), available_bytes(device)
+    needed, available = dense_bytes(n, itemsize), settings.free_bytes(device)
     if available is not None and needed > available:
         most = math.isqrt(available // dense_bytes(1, itemsize))
         raise _too_large(n, device, needed, available, most)
@@ -79,7 +78,7 @@ def exact_bytes(
     device: torch.device,
     itemsize: int = 8,
     groups: Sequence[int] = (),
-    blocked_rows: int = BLOCKED_ROWS,
+    settings: ExactSettings = EXACT_DEFAULTS,
 ) -> int:
     """Peak bytes of an exact fit to n distinct rows, and of predictions from it.
 
@@ -93,10 +92,11 @@ def exact_bytes(
     >>> exact_bytes(20_000, torch.device("cpu")) // 10**6
     4183
     """
-    if n <= blocked_rows:
+    if n <= settings.blocked_rows:
         return dense_bytes(n, itemsize)
-    predicting = n * n * itemsize + _LIVE_CHUNKS * chunk_entries(device) * max(itemsize, 8)
-    training = blocked_bytes(n, device, itemsize) + group_bytes(n, groups, itemsize)
+    panels = _LIVE_PANELS * settings.prediction_entries(device) * max(itemsize, 8)
+    predicting = n * n * itemsize + panels
+    training = blocked_bytes(n, device, itemsize, settings) + group_bytes(n, groups, itemsize)
     return max(training, predicting)
 
 
@@ -105,22 +105,21 @@ def plan_factor(
     device: torch.device,
     dtype: torch.dtype,
     groups: Sequence[int] = (),
-    blocked_rows: int = BLOCKED_ROWS,
+    settings: ExactSettings = EXACT_DEFAULTS,
 ) -> torch.dtype:
     """The precision in which a factor of n distinct rows fits; an error where none does.
 
-    That of the rows where there is memory for it, otherwise float32 for more than ``blocked_rows``
-    rows. To be asked before an exact fit is begun.
+    That of the rows where there is memory for it, otherwise float32 for more than
+    ``settings.blocked_rows`` rows. To be asked before an exact fit is begun.
     """
-    available, others = memory_of_targets(device)
+    available, others = memory_of_targets(device, settings)
     options = [dtype]
-    if dtype == torch.float64 and n > blocked_rows:
+    if dtype == torch.float64 and n > settings.blocked_rows:
         options.append(torch.float32)
 
     def needed(rows: int, itemsize: int, groups: Sequence[int]) -> int:
         return (
-            exact_bytes(rows, device, itemsize, groups, blocked_rows)
-            + others * rows * rows * itemsize
+            exact_bytes(rows, device, itemsize, groups, settings) + others * rows * rows * itemsize
         )
 
     for option in options:
@@ -143,12 +142,14 @@ _TARGETS: ContextVar[tuple[int, int] | None] = ContextVar("_TARGETS", default=No
 
 
 @contextmanager
-def several_targets(device: torch.device, p: int) -> Iterator[None]:
+def several_targets(
+    device: torch.device, p: int, settings: ExactSettings = EXACT_DEFAULTS
+) -> Iterator[None]:
     """Within, a fit of one target leaves room for the factors of all p.
 
     Memory is measured once, at the beginning, so that every target gets the same answer.
     """
-    available = available_bytes(device) if p > 1 else None
+    available = settings.free_bytes(device) if p > 1 else None
     token = _TARGETS.set(None if available is None else (available, p - 1))
     try:
         yield
@@ -156,10 +157,10 @@ def several_targets(device: torch.device, p: int) -> Iterator[None]:
         _TARGETS.reset(token)
 
 
-def memory_of_targets(device: torch.device) -> tuple[int | None, int]:
+def memory_of_targets(device: torch.device, settings: ExactSettings) -> tuple[int | None, int]:
     """Free memory, and how many factors of other targets have to fit into it as well."""
     known = _TARGETS.get()
-    return (available_bytes(device), 0) if known is None else known
+    return (settings.free_bytes(device), 0) if known is None else known
 
 
 def _most_rows(available: int, needed: Callable[[int], int]) -> int:
@@ -172,12 +173,13 @@ def _most_rows(available: int, needed: Callable[[int], int]) -> int:
     return few
 
 
-def chunk_entries(device: torch.device) -> int:
-    """Entries of a (queries, rows) panel during prediction."""
-    return _CHUNK_ENTRIES.get(device.type, _CHUNK_ENTRIES["cpu"])
-
-
-def covariance_bytes(q: int, n: int, device: torch.device, itemsize: int = 8) -> int:
+def covariance_bytes(
+    q: int,
+    n: int,
+    device: torch.device,
+    itemsize: int = 8,
+    settings: ExactSettings = EXACT_DEFAULTS,
+) -> int:
     """Peak bytes of the joint covariance of q points, from a factor of n rows.
 
     Examples
@@ -185,19 +187,25 @@ def covariance_bytes(q: int, n: int, device: torch.device, itemsize: int = 8) ->
     >>> covariance_bytes(1_000, 50_000, torch.device("cpu")) // 10**6  # MB
     1071
     """
-    panels = min(chunk_entries(device), q * n)
-    return q * n * itemsize + 8 * max(_LIVE_CHUNKS * panels, _COVARIANCES * q * q)
+    panels = min(settings.prediction_entries(device), q * n)
+    return q * n * itemsize + 8 * max(_LIVE_PANELS * panels, _COVARIANCES * q * q)
 
 
-def check_covariance_memory(q: int, n: int, device: torch.device, itemsize: int) -> None:
+def check_covariance_memory(
+    q: int, n: int, device: torch.device, itemsize: int, settings: ExactSettings = EXACT_DEFAULTS
+) -> None:
     """Raise before a joint covariance is begun without room for it where the model is."""
-    needed, available = covariance_bytes(q, n, device, itemsize), available_bytes(device)
-    if available is not None and needed > available:
-        most = _most_rows(available, lambda some: covariance_bytes(some, n, device, itemsize))
+
+    def needed(points: int) -> int:
+        return covariance_bytes(points, n, device, itemsize, settings)
+
+    available = settings.free_bytes(device)
+    if available is not None and needed(q) > available:
+        most = _most_rows(available, needed)
         raise MemoryBudgetError(
             f"the joint covariance of {q} rows given {n} training rows needs about "
-            f"{needed / 2**30:.1f} GiB, and {available / 2**30:.1f} GiB are free on {device}; ask "
-            f"for at most {most} rows at a time, or use return_std."
+            f"{needed(q) / 2**30:.1f} GiB, and {available / 2**30:.1f} GiB are free on {device}; "
+            f"ask for at most {most} rows at a time, or use return_std."
         )
 
 
@@ -207,14 +215,14 @@ def can_keep_factors(
     device: torch.device,
     itemsize: int = 8,
     before: int = 0,
-    blocked_rows: int = BLOCKED_ROWS,
+    settings: ExactSettings = EXACT_DEFAULTS,
 ) -> bool:
     """Whether a model that grows to n distinct rows can keep the factors of all its kernels.
 
     Raises before a growth is begun for which there is no memory even with one factor at a time.
     ``before`` is the number of distinct rows that the model has.
     """
-    available = available_bytes(device)
+    available = settings.free_bytes(device)
     if available is None or _growing_bytes(n, factors, itemsize) <= available:
         return True
 
@@ -222,8 +230,8 @@ def can_keep_factors(
         # Of many rows a factor that cannot grow is made anew, in float32 if need be.
         return (
             _growing_bytes(rows, 1, itemsize)
-            if rows <= blocked_rows
-            else exact_bytes(rows, device, torch.float32.itemsize, (), blocked_rows)
+            if rows <= settings.blocked_rows
+            else exact_bytes(rows, device, torch.float32.itemsize, (), settings)
         )
 
     if needed(n) <= available:
@@ -243,7 +251,9 @@ def _growing_bytes(n: int, factors: int, itemsize: int) -> int:
     return (_GROWING_MATRICES + factors) * n * n * itemsize
 
 
-def can_grow(n: int, device: torch.device, itemsize: int, blocked_rows: int = BLOCKED_ROWS) -> bool:
+def can_grow(
+    n: int, device: torch.device, itemsize: int, settings: ExactSettings = EXACT_DEFAULTS
+) -> bool:
     """Whether there is room for the matrices from which a grown factor of n rows comes."""
-    available = available_bytes(device) if n > blocked_rows else None
+    available = settings.free_bytes(device) if n > settings.blocked_rows else None
     return available is None or _growing_bytes(n, 1, itemsize) <= available

@@ -13,10 +13,7 @@ from torch import Tensor
 
 from twostagegp.kernels import Kernel, Vector
 
-__all__ = ["SETTLED", "Metric"]
-
-#: Change of a log ratio of two lengthscales below which neighbours and inducing points are kept.
-SETTLED = 0.02
+__all__ = ["Metric"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +41,13 @@ class Metric:
         It is 0 if the neighbour sets cannot change.
         """
         return float(np.ptp(np.log(self.inverse) - np.log(other.inverse)))
+
+    def has_left(self, other: Metric) -> bool:
+        """Return whether neighbours and inducing points should be found again.
+
+        Those of the other metric are kept while no ratio of two lengthscales changes by 2 %.
+        """
+        return self.change(other) >= 0.02
 
     def scale(self, X: Tensor) -> Tensor:
         """Return inputs in which plain distances are those of the metric."""

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from twostagegp.data.rows import Rows, group_blocks
 from twostagegp.data.sampling import farthest_point_sampling
-from twostagegp.engines.metric import SETTLED, Metric
+from twostagegp.engines.metric import Metric
 from twostagegp.engines.problem import ObjectiveName, Problem
 from twostagegp.engines.several import PerTargetPosterior, SumProblem
 from twostagegp.kernels import Kernel, Vector
@@ -121,7 +121,7 @@ class SparseProblem(Problem):
     def is_stale(self, parameters: Vector) -> bool:
         """Whether the metric of these parameters would give other inducing points."""
         metric = Metric.of(self.kernel, parameters[:-1], self.rows.X.shape[1])
-        return metric.change(self.metric) >= SETTLED
+        return metric.has_left(self.metric)
 
     def __call__(self, parameters: Vector) -> tuple[float, Vector]:
         """Return the mean objective plus prior, and its gradient."""

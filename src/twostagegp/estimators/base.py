@@ -35,6 +35,7 @@ from twostagegp.estimators.fit_report import FitReport
 from twostagegp.estimators.fitted import FittedRegression, FittedTarget
 from twostagegp.estimators.reporting import announce
 from twostagegp.estimators.validation import check_parameters, raised_noise_floor
+from twostagegp.pipeline.settings import DEFAULTS, Settings
 from twostagegp.runtime.device import resolve_device
 from twostagegp.runtime.threads import show_log, threads_of_fit
 from twostagegp.runtime.transaction import unchanged_on_error
@@ -67,6 +68,11 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
 
     #: What each parameter of ``__init__`` may be; checked in ``fit``.
     _parameter_constraints: ClassVar[dict[str, list[Any]]]
+
+    @property
+    def _settings(self) -> Settings:
+        """The thresholds of a fit; the defaults for a class without the parameter ``settings``."""
+        return getattr(self, "settings", None) or DEFAULTS
 
     def _check_combinations(self) -> None:
         """Raise InputError for parameters that contradict each other."""
@@ -160,7 +166,7 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
         }
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         targets = []
-        room = several_targets(device, len(columns))
+        room = several_targets(device, len(columns), self._settings.exact)
         with threads_of_fit(self.n_jobs, n), show_log(self.verbose), room:
             for column in columns:
                 data = prepare(X, column, names, **shared)

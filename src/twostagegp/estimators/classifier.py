@@ -56,7 +56,6 @@ from twostagegp.estimators.validation import (
 )
 from twostagegp.pipeline.settings import DEFAULTS, ClassSettings, Settings
 from twostagegp.runtime.device import resolve_device
-from twostagegp.runtime.memory import available_bytes
 from twostagegp.runtime.prediction_checks import require_finite
 from twostagegp.runtime.threads import limit_threads, no_denormals, show_log, threads_of_fit
 from twostagegp.runtime.transaction import unchanged_on_error
@@ -371,8 +370,9 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
     def _choose_method(self, table: ClassTable) -> tuple[str, str]:
         m = len(table)
         itemsize = 8 if self.dtype == "float64" else 4
+        exact = (self.settings or DEFAULTS).exact
         if self.method == "exact":
-            check_dense_memory(m, table.device, itemsize)
+            check_dense_memory(m, table.device, itemsize, exact)
         if self.method != "auto":
             return self.method, "asked for"
         limits = self._settings
@@ -381,7 +381,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
             most = max(most, limits.exact_rows_wide)
         if m > most:
             return "neighbors", f"{m} distinct rows, more than {most}"
-        needed, available = dense_bytes(m, itemsize), available_bytes(table.device)
+        needed, available = dense_bytes(m, itemsize), exact.free_bytes(table.device)
         if available is not None and needed > available:
             return "neighbors", (
                 f"an exact fit of {m} distinct rows would need {needed / 2**30:.1f} GiB of "

@@ -50,12 +50,9 @@ from twostagegp.pipeline.mean.crossfit import Regressor, assign_folds
 from twostagegp.runtime.prediction_checks import predict_with, require_finite
 from twostagegp.runtime.transaction import unchanged_on_error
 
-__all__ = ["CVPlusRegressor", "guaranteed_level"]
+__all__ = ["CVPlusRegressor", "guaranteed_level", "takes_numbers_only"]
 
 Array = NDArray[np.float64]
-
-#: Entries of the (points, rows) panels during prediction.
-_CHUNK_ENTRIES = 1 << 23
 
 
 def guaranteed_level(level: float, n: int, n_folds: int) -> float:
@@ -105,6 +102,9 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
     >>> round(model.guaranteed_level(0.9), 2)
     0.68
     """
+
+    #: Entries of the (points, rows) panels during prediction; they change no result.
+    chunk_entries: ClassVar[int] = 1 << 23
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "estimator": [Where("a regressor with fit and predict", holds=is_regressor_like), None],
@@ -189,7 +189,7 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         model = clone(self._template())
         if groups is not None and has_fit_parameter(model, "groups"):
             return model.fit(X, y, groups=groups)
-        if encode and _takes_numbers_only(model):
+        if encode and takes_numbers_only(model):
             model = make_pipeline(TableEncoder(), model)
         return model.fit(X, y)
 
@@ -232,7 +232,7 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         if rank > n:
             return np.tile([-np.inf, np.inf], (len(X), 1))
         interval = np.empty((len(X), 2))
-        size = max(1, _CHUNK_ENTRIES // n)
+        size = max(1, self.chunk_entries // n)
         for begin in range(0, len(X), size):
             part = _safe_indexing(X, slice(begin, begin + size))
             with _each_warning_once():
@@ -253,7 +253,7 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         shortcuts.save(self, path, include_factors)
 
 
-def _takes_numbers_only(model: Any) -> bool:
+def takes_numbers_only(model: Any) -> bool:
     """Return whether neither a regressor nor a part of it encodes columns by itself."""
     parts = [value for value in model.get_params().values() if hasattr(value, "fit")]
     knows = "missing" in model.get_params(deep=False) or get_tags(model).input_tags.categorical

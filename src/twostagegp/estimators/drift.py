@@ -39,7 +39,7 @@ from scipy.special import logsumexp, ndtri
 
 from twostagegp.pipeline.calibration.shape import Shape
 
-__all__ = ["LEVEL", "evidence", "log_ratios", "normal_scores", "start_evidence"]
+__all__ = ["BAND", "LEVEL", "evidence", "log_ratios", "normal_scores", "start_evidence"]
 
 Array = NDArray[np.float64]
 
@@ -48,7 +48,7 @@ LEVEL = 0.01
 #: z-scores stop here.
 LARGEST = 3.0
 #: Mean and variance beyond the band, and those at its edge.
-_BAND = (
+BAND = (
     (0.0, 2.0, 0.0, 1.25),
     (0.0, 4.0, 0.0, 1.25),
     (0.0, 0.5, 0.0, 0.8),
@@ -74,7 +74,7 @@ def normal_scores(shape: Shape, z: Array) -> Array:
 
 def log_ratios(z: Array) -> Array:
     """Return the logarithms of e in the module's formula, shape (n, J)."""
-    mean, variance, edge_mean, edge_variance = np.array(_BAND).T
+    mean, variance, edge_mean, edge_variance = np.array(BAND).T
     beyond = (z[:, None] - mean) ** 2 / variance + np.log(variance)
     edge = (z[:, None] - edge_mean) ** 2 / edge_variance + np.log(edge_variance)
     return 0.5 * (edge - beyond)
@@ -82,7 +82,7 @@ def log_ratios(z: Array) -> Array:
 
 def start_evidence() -> list[float]:
     """Return log S before the first update."""
-    return [-math.inf] * len(_BAND)
+    return [-math.inf] * len(BAND)
 
 
 def evidence(
@@ -121,5 +121,5 @@ def evidence(
         ratios = ratios / np.bincount(members)[members][:, None]
     begun = np.logaddexp(np.asarray(log_S), -math.log(number * (number + 1.0)))
     after = ratios.sum(axis=0) + begun
-    total = logsumexp(np.append(after - math.log(len(_BAND)), -math.log(number + 1.0)))
+    total = logsumexp(np.append(after - math.log(len(BAND)), -math.log(number + 1.0)))
     return [float(value) for value in after], float(total)

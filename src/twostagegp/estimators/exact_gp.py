@@ -27,7 +27,7 @@ from twostagegp.estimators.reporting import single_stage_report
 from twostagegp.estimators.single_stage import GaussianFit, constant_spread
 from twostagegp.estimators.validation import KERNEL, KERNELS_LIST, SHARED_CONSTRAINTS
 from twostagegp.kernels import inverse_lengthscale_shares, kernel_list
-from twostagegp.pipeline.settings import DEFAULTS, Settings
+from twostagegp.pipeline.settings import Settings
 from twostagegp.search.kernel_search import KernelSearch
 from twostagegp.search.stages import search_stage
 from twostagegp.training.candidates import Candidate, fitted_only, train_with
@@ -66,7 +66,10 @@ class SingleStageFit(GaussianFit):
         if self.posterior is None:
             raise InputError(CONSTANT_MODEL)
         rows = appended.data.rows
-        can_keep_factors(len(rows), 1, rows.X.device, rows.X.element_size(), appended.n_before)
+        can_keep_factors(
+            len(rows), 1, rows.X.device, rows.X.element_size(), appended.n_before,
+            self.posterior.settings,
+        )  # fmt: skip
         return replace(self, posterior=self.posterior.extended(rows, appended.changed_rows))
 
     def relevance(self, n_features: int) -> Array:
@@ -180,11 +183,10 @@ class ExactGPRegressor(GPyTorchExports, BaseGPRegressor):
         m, d = len(data.rows), data.rows.X.shape[1]
         if m < 3 or d == 0 or data.constant_target:
             return SingleStageFit(None, [], constant_spread(data, self._floor))
-        settings = DEFAULTS if self.settings is None else self.settings
-        blocked_rows = settings.method.blocked_rows
+        settings = self._settings
         X = data.rows.X
         groups = data.rows.group_sizes()
-        factor_dtype = plan_factor(m, X.device, X.dtype, groups, blocked_rows)
+        factor_dtype = plan_factor(m, X.device, X.dtype, groups, settings.exact)
         begin = time.perf_counter()
         searching = isinstance(self.kernel, str) and self.kernel == "search"
         given = self.kernels if searching else [self.kernel]
@@ -204,7 +206,7 @@ class ExactGPRegressor(GPyTorchExports, BaseGPRegressor):
             self._floor,
             use_prior=self.training is None,
             factor_dtype=factor_dtype,
-            blocked_rows=blocked_rows,
+            settings=settings.exact,
         )
         if self.training is None:
             ladder = Ladder.plan(

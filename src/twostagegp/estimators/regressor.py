@@ -31,7 +31,7 @@ from twostagegp.pipeline.fit import METHODS, fit_two_stage
 from twostagegp.pipeline.mean.build import MEANS, is_regressor_like
 from twostagegp.pipeline.model import TwoStageFit
 from twostagegp.pipeline.options import Options
-from twostagegp.pipeline.settings import DEFAULTS, Settings
+from twostagegp.pipeline.settings import Settings
 from twostagegp.training.schedule import Training
 
 __all__ = ["TwoStageGPRegressor"]
@@ -268,9 +268,9 @@ class TwoStageGPRegressor(GPyTorchExports, BaseGPRegressor):
         m, device, dtype = len(data.rows), data.rows.X.device, data.rows.X.dtype
         factor_dtype = dtype
         if method == "exact":
-            blocked_rows = self._settings.method.blocked_rows
-            factor_dtype = plan_factor(m, device, dtype, data.rows.group_sizes(), blocked_rows)
-        reason += words_on_factor(data.rows, factor_dtype)
+            groups = data.rows.group_sizes()
+            factor_dtype = plan_factor(m, device, dtype, groups, self._settings.exact)
+        reason += words_on_factor(data.rows, factor_dtype, self._settings.exact)
         chosen = self.selection
         for_mean, for_variance = (chosen, chosen) if isinstance(chosen, str) else chosen
         options = Options(
@@ -301,19 +301,15 @@ class TwoStageGPRegressor(GPyTorchExports, BaseGPRegressor):
         """Return the engine, and why it was chosen."""
         if self.method != "auto":
             return self.method, "asked for"
-        rows, limits = data.rows, self._settings.method
+        rows, settings = data.rows, self._settings
         return choose_method(
             len(rows),
             rows.X.device,
             rows.X.element_size(),
             rows.group_sizes(),
-            limits.exact_seconds,
-            limits.blocked_rows,
+            settings.method.exact_seconds,
+            settings.exact,
         )
-
-    @property
-    def _settings(self) -> Settings:
-        return DEFAULTS if self.settings is None else self.settings
 
     def _describe(self, data: Prepared, fit: TwoStageFit) -> FitReport:
         return two_stage_report(data, fit)

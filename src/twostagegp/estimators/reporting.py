@@ -12,6 +12,7 @@ import torch
 from twostagegp.data.rows import Rows
 from twostagegp.data.scaling import Prepared
 from twostagegp.engines.exact.engine import ExactPosterior
+from twostagegp.engines.exact.settings import ExactSettings
 from twostagegp.engines.memory import exact_bytes
 from twostagegp.engines.neighbors.engine import NeighborPosterior
 from twostagegp.errors import TwoStageGPWarning
@@ -172,15 +173,16 @@ def single_stage_report(
 def _factor_of(posterior: ExactPosterior | NeighborPosterior | None, data: Prepared) -> str:
     if not isinstance(posterior, ExactPosterior):
         return ""
-    return words_on_factor(data.rows, posterior.L.dtype)
+    return words_on_factor(data.rows, posterior.L.dtype, posterior.settings)
 
 
-def words_on_factor(rows: Rows, factor_dtype: torch.dtype) -> str:
+def words_on_factor(rows: Rows, factor_dtype: torch.dtype, settings: ExactSettings) -> str:
     """Return a remark on a factor of lower precision than the rows; otherwise an empty text."""
     X = rows.X
     if factor_dtype == X.dtype:
         return ""
-    needed = exact_bytes(len(X), X.device, X.dtype.itemsize, rows.group_sizes()) / 2**30
+    groups = rows.group_sizes()
+    needed = exact_bytes(len(X), X.device, X.dtype.itemsize, groups, settings) / 2**30
     return (
         f"; the factor is float32, for which there is memory (float64 needs {needed:.0f} GiB), "
         "and solutions are refined to float64"

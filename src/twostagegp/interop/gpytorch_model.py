@@ -33,9 +33,6 @@ from twostagegp.interop.scale import ScaleModule
 
 __all__ = ["FittedGP", "FittedMean", "LocalFactor", "WeightedNoiseLikelihood", "as_gpytorch"]
 
-#: Largest number of differences of rows held in memory while targets are computed: 32 MiB.
-_CHUNK_NUMBERS = 1 << 22
-
 
 class FittedMean(Mean):
     """The fitted mean in the user's units; differentiable if it consists of kernel models."""
@@ -139,13 +136,17 @@ class FittedGP(gpytorch.models.ExactGP):
             return super().__call__(*args, **kwargs)
 
 
-def as_gpytorch(estimator: Any) -> FittedGP | list[FittedGP]:
-    """Return a fitted regressor as a GPyTorch model, or as a list with one model per target."""
-    models = [_exact_gp(parts) for parts in parts_of(estimator)]
+def as_gpytorch(estimator: Any, chunk_numbers: int = 1 << 22) -> FittedGP | list[FittedGP]:
+    """Return a fitted regressor as a GPyTorch model, or as a list with one model per target.
+
+    ``chunk_numbers`` is the largest number of differences of rows held in memory while targets are
+    computed: 32 MiB by default.
+    """
+    models = [_exact_gp(parts, chunk_numbers) for parts in parts_of(estimator)]
     return models[0] if estimator.fitted_.is_1d else models
 
 
-def _exact_gp(parts: Parts) -> FittedGP:
+def _exact_gp(parts: Parts, chunk_numbers: int) -> FittedGP:
     scaling = parts.data.scaling
     X = parts.train_inputs
     factor = scaling.y_scale**2 * (parts.factor if parts.local is None else 1.0)
@@ -157,7 +158,7 @@ def _exact_gp(parts: Parts) -> FittedGP:
         targets = scaling.y_mean + scaling.y_scale * parts.source.rows.t.double()
     else:
         mean = FittedMean(parts.mean, parts.standardise, scaling.y_mean, scaling.y_scale)
-        targets = _evaluate_in_chunks(mean, X)
+        targets = _evaluate_in_chunks(mean, X, chunk_numbers)
         if parts.local is not None:
             assert isinstance(parts.mean, StackModule)
             local = LocalFactor(parts.local, parts.mean, parts.gp, parts.noise, parts.standardise)
@@ -166,9 +167,9 @@ def _exact_gp(parts: Parts) -> FittedGP:
     return model.eval()
 
 
-def _evaluate_in_chunks(mean: Mean, X: Tensor) -> Tensor:
+def _evaluate_in_chunks(mean: Mean, X: Tensor, chunk_numbers: int) -> Tensor:
     """Return the mean at many rows, in chunks: a kernel may store all differences of two rows."""
-    size = max(1, _CHUNK_NUMBERS // max(1, X.numel()))
+    size = max(1, chunk_numbers // max(1, X.numel()))
     with torch.no_grad():
         return torch.cat([torch.as_tensor(mean(part)) for part in torch.split(X, size)])
 

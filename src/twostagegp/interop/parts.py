@@ -21,6 +21,7 @@ from torch import Tensor
 
 from twostagegp.data.scaling import Prepared
 from twostagegp.engines.exact.engine import ExactPosterior
+from twostagegp.engines.exact.settings import ExactSettings
 from twostagegp.errors import InputError, MemoryBudgetError
 from twostagegp.estimators.base import BaseGPRegressor
 from twostagegp.estimators.exact_gp import SingleStageFit
@@ -31,7 +32,6 @@ from twostagegp.pipeline.mean.models import ConstantMean, MeanModel, RidgeMean
 from twostagegp.pipeline.mean.stacked import StackedMean
 from twostagegp.pipeline.model import TwoStageFit
 from twostagegp.pipeline.variance import ConstantVariance, GPVariance
-from twostagegp.runtime.memory import available_bytes
 
 __all__ = ["KernelPosterior", "Parts", "StackModule", "parts_of"]
 
@@ -57,7 +57,7 @@ class KernelPosterior(torch.nn.Module):
         self.register_buffer("Z", posterior.rows.X.double())
         self.register_buffer("alpha", posterior.alpha.double())
         if with_factor:
-            _check_memory(posterior.L)
+            _check_memory(posterior.L, posterior.settings)
             self.register_buffer("L", posterior.L.double())
 
     def cross(self, Z: Tensor) -> Tensor:
@@ -86,9 +86,9 @@ class KernelPosterior(torch.nn.Module):
         return V.mT.reshape(K.shape)
 
 
-def _check_memory(L: Tensor) -> None:
+def _check_memory(L: Tensor, settings: ExactSettings) -> None:
     """Raise if a float32 factor would not fit into memory as float64."""
-    available = available_bytes(L.device)
+    available = settings.free_bytes(L.device)
     needed = 0 if L.dtype == torch.float64 else 8 * L.numel()
     if available is not None and needed > available:
         raise MemoryBudgetError(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twostagegp.data.appending import CONSTANT_MODEL, AppendedRows
-from twostagegp.engines.exact.blocked import BLOCKED_ROWS
+from twostagegp.engines.exact.settings import EXACT_DEFAULTS, ExactSettings
 from twostagegp.engines.memory import can_keep_factors
 from twostagegp.errors import InputError
 from twostagegp.kernels import inverse_lengthscale_shares
@@ -25,9 +25,6 @@ from twostagegp.search.kernel_search import KernelSearch
 __all__ = ["TwoStageFit"]
 
 Array = NDArray[np.float64]
-
-#: Standard deviation of a law, as a share of sigma, below which it counts as a point.
-_LEAST_STD = 1e-3
 
 
 @dataclass
@@ -51,7 +48,8 @@ class TwoStageFit:
     @property
     def least_noise(self) -> float:
         """The floor in units of sigma squared, of which a law off centre has only a share."""
-        return self.noise_floor / max(self.shape.std, _LEAST_STD) ** 2
+        # A law with a standard deviation of less than a thousandth of sigma counts as a point.
+        return self.noise_floor / max(self.shape.std, 1e-3) ** 2
 
     @property
     def shape(self) -> Shape:
@@ -116,7 +114,7 @@ class TwoStageFit:
             ridges = sum(isinstance(model, RidgeMean) for model in self.mean.models)
             size = X.element_size()
             keep = can_keep_factors(
-                len(X), 1 + ridges, X.device, size, appended.n_before, self._blocked_rows
+                len(X), 1 + ridges, X.device, size, appended.n_before, self._exact_settings
             )
         return replace(
             self,
@@ -125,8 +123,8 @@ class TwoStageFit:
         )
 
     @property
-    def _blocked_rows(self) -> int:
-        return getattr(self.variance.posterior, "blocked_rows", BLOCKED_ROWS)  # type: ignore[union-attr]
+    def _exact_settings(self) -> ExactSettings:
+        return getattr(self.variance.posterior, "settings", EXACT_DEFAULTS)  # type: ignore[union-attr]
 
     def relevance(self, n_features: int) -> Array:
         """Inverse lengthscales of the mean's kernels, weighted as in the stack."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from twostagegp.engines.exact.settings import ExactSettings
 from twostagegp.runtime.dask_cluster import DaskSettings
 from twostagegp.search.settings import SearchSettings
 from twostagegp.training.rounds import Schedule
@@ -19,6 +20,7 @@ __all__ = [
     "DEFAULTS",
     "ClassSettings",
     "DaskSettings",
+    "ExactSettings",
     "LocalScaleSettings",
     "MeanSettings",
     "MethodSettings",
@@ -32,15 +34,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class MethodSettings:
-    """When the exact method gives way, and how much memory it may take."""
+    """When ``method="auto"`` takes neighbours, and sizes of ``method="svgp"``."""
 
     #: Predicted seconds of an exact fit above which ``method="auto"`` takes neighbours.
     exact_seconds: float = 60.0
-    #: Distinct rows above which the exact engine holds one n x n matrix instead of eight, and
-    #: estimates derivatives (docs/scale.md).
-    blocked_rows: int = 4000
-    #: Bytes that a fit or prediction may take; None: what is free when it begins.
-    memory_bytes: int | None = None
     #: Inducing points of ``method="svgp"``, and random rows among which they are chosen.
     n_inducing: int = 256
     inducing_pool: int = 20_000
@@ -249,6 +246,8 @@ class Settings:
     """
 
     method: MethodSettings = field(default_factory=MethodSettings)
+    #: The exact engine: sizes and memory.
+    exact: ExactSettings = field(default_factory=ExactSettings)
     mean: MeanSettings = field(default_factory=MeanSettings)
     sample: SampleSettings = field(default_factory=SampleSettings)
     variance: VarianceSettings = field(default_factory=VarianceSettings)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 
-__all__ = ["available_bytes"]
+__all__ = ["CGROUPS", "available_bytes", "container_bytes"]
 
 #: For cgroups v2 and v1: the files of the limit, the usage and the statistics, and the names of the
 #: file cache in the statistics.
-_CGROUPS = (
+CGROUPS = (
     (
         "/sys/fs/cgroup/memory.max",
         "/sys/fs/cgroup/memory.current",
@@ -22,18 +24,22 @@ _CGROUPS = (
         ("total_inactive_file", "total_active_file"),
     ),
 )
-#: Cgroups v1 report a number near 2^63 if there is no limit.
-_NO_LIMIT = 1 << 60
 
 
-def available_bytes(device: torch.device) -> int | None:
-    """Return the free memory of a device in bytes, or None if it is unknown."""
+def available_bytes(
+    device: torch.device, measures: Sequence[Callable[[], int | None]] | None = None
+) -> int | None:
+    """Return the free memory of a device in bytes, or None if it is unknown.
+
+    For a CPU it is the smallest value of ``measures``: the system, the container and the limit of
+    this process.
+    """
     if device.type == "cuda":
         # Memory that torch has reserved but does not use is available too.
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + unused
-    limits = (_system_bytes(), _container_bytes(), _process_bytes())
-    known = [size for size in limits if size is not None]
+    measures = (_system_bytes, container_bytes, _process_bytes) if measures is None else measures
+    known = [size for measure in measures if (size := measure()) is not None]
     return min(known, default=None)
 
 
@@ -64,9 +70,11 @@ def _process_bytes() -> int | None:
     return max(0, limit - used)
 
 
-def _container_bytes() -> int | None:
+def container_bytes(
+    groups: Sequence[tuple[str, str, str, tuple[str, ...]]] = CGROUPS,
+) -> int | None:
     """Return what remains of a container's limit: the smaller value of cgroups v2 and v1."""
-    known = [rest for group in _CGROUPS if (rest := _cgroup_bytes(*group)) is not None]
+    known = [rest for group in groups if (rest := _cgroup_bytes(*group)) is not None]
     return min(known, default=None)
 
 
@@ -77,7 +85,7 @@ def _cgroup_bytes(limit: str, used: str, stat: str, cached: tuple[str, ...]) -> 
         used_bytes = int(_text(used))
     except (OSError, ValueError):
         return None
-    if limit_bytes >= _NO_LIMIT:
+    if limit_bytes >= 1 << 60:  # cgroups v1 report a number near 2^63 if there is no limit
         return None
     free = limit_bytes - used_bytes + _cached_bytes(stat, cached)
     return min(limit_bytes, max(0, free))

@@ -36,11 +36,6 @@ __all__ = ["DaskRunner", "open_dask_runner", "repetitions_per_task"]
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-#: Repetitions per task at 400 training rows. They take some tenths of a second, while the overhead
-#: of a task is milliseconds.
-_PER_TASK_AT_400_ROWS = 4
-#: Repetitions per task at most, for small subsamples.
-_MAX_PER_TASK = 100
 #: What to do about workers that ran out of memory.
 _ADVICE = "lower subsample"
 
@@ -55,7 +50,8 @@ def repetitions_per_task(n_rows: int) -> int:
     >>> [repetitions_per_task(n) for n in (40, 200, 400, 1000)]
     [100, 32, 4, 1]
     """
-    return int(np.clip(_PER_TASK_AT_400_ROWS * (400 / n_rows) ** 3, 1, _MAX_PER_TASK))
+    # Four of 400 rows take some tenths of a second, while the overhead of a task is milliseconds.
+    return int(np.clip(4 * (400 / n_rows) ** 3, 1, 100))
 
 
 @contextmanager

@@ -153,6 +153,7 @@ _ALL = (
     Part("pipeline.settings.VarianceSettings"),
     Part("runtime.dask_cluster.DaskSettings"),
     Part("search.settings.SearchSettings"),
+    Part("engines.exact.settings.ExactSettings"),
     # the fitted state and its record
     Part("estimators.fitted.FittedRegression", check=checks.check_targets),
     Part("estimators.fitted.FittedTarget"),
@@ -186,7 +187,7 @@ _ALL = (
     # engines
     Part(
         "engines.exact.engine.ExactPosterior",
-        not_stored=("blocked_rows",),
+        not_stored=("settings",),
         factors=("_factor",),
         rebuild="rebuild_factor",
         check=checks.check_exact_posterior,

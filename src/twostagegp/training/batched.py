@@ -27,12 +27,16 @@ from twostagegp.errors import NotFittableError
 
 __all__ = [
     "BatchFit",
+    "Pilots",
     "Starts",
+    "bfgs_updates",
     "curvature",
     "fit_batch",
+    "group_optima",
     "minimise_batch",
     "pilot_index",
     "pilot_starts",
+    "positive_inverse",
 ]
 
 Array = NDArray[np.float64]
@@ -40,24 +44,26 @@ Indices = NDArray[np.int64]
 #: Starting values for all problems, and their inverse Hessian.
 Starts = tuple[list[Array], Array]
 
-#: Longest change of a log-parameter in one step.
-_LONGEST_STEP = 1.5
 #: A problem stops when a step promises less than this, in the mean over rows.
 TOLERANCE = 1e-6
-#: How many pilots, on how many of their rows, and how far they are driven.
-_PILOTS = 4
-_PILOT_ROWS = 150
-_PILOT_TOLERANCE = 1e-4
-#: Shifts of (log lengthscale, log noise) of the pilots' starts.
-_PILOT_STARTS = ((0.0, 0.0), (-1.5, -3.0), (0.7, 2.0))
-#: Two optima of pilots are different when the quadratic model puts one this far above the other.
-_DISTINCT = 0.1
-#: An optimum of a pilot is a rival of its best one within this much a row.
-_RIVAL = 0.03
-#: Two optima whose noise variances differ by more than this factor are different.
-_TWO_NOISES = 3.0
-#: Step of the differences that give a Hessian, in log-parameters.
-_DIFFERENCE = 0.02
+
+
+@dataclass(frozen=True)
+class Pilots:
+    """Which problems lead the way for the others, and what counts as another optimum."""
+
+    #: How many pilots, on how many of their rows, and how far they are driven.
+    count: int = 4
+    rows: int = 150
+    tolerance: float = 1e-4
+    #: Shifts of (log lengthscale, log noise) of their starts: a likelihood often has two optima,
+    #: one of which takes the noise for a rough function.
+    shifts: tuple[tuple[float, float], ...] = ((0.0, 0.0), (-1.5, -3.0), (0.7, 2.0))
+    #: An optimum is a rival of the best one if it is at most so much worse, in the mean over rows.
+    rival: float = 0.03
+
+
+PILOTS = Pilots()
 
 
 @dataclass
@@ -148,15 +154,16 @@ def minimise_batch(
         alive &= ~promises_little
         if not alive.any():
             break
+        # No log-parameter changes by more than 1.5 in one step.
         longest = np.abs(step).max(1)
-        step *= (length * np.minimum(1.0, _LONGEST_STEP / np.maximum(longest, 1e-300)))[:, None]
+        step *= (length * np.minimum(1.0, 1.5 / np.maximum(longest, 1e-300)))[:, None]
         now = np.flatnonzero(alive)
         candidate = np.clip(x[now] + step[now], lower, upper)
         new_value, new_gradient = problems(candidate, index[now])
         count[now] += 1
         better = new_value < value[now]
         taken, refused = now[better], now[~better]
-        H[taken] = _bfgs_updates(
+        H[taken] = bfgs_updates(
             H[taken], candidate[better] - x[taken], new_gradient[better] - gradient[taken]
         )
         x[taken], value[taken] = candidate[better], new_value[better]
@@ -169,8 +176,8 @@ def minimise_batch(
     return BatchFit(x, value, count, converged)
 
 
-def _bfgs_updates(H: Array, s: Array, y: Array) -> Array:
-    """The BFGS formula for each inverse Hessian; skipped where the curvature is not positive."""
+def bfgs_updates(H: Array, s: Array, y: Array) -> Array:
+    """Return each inverse Hessian by the BFGS formula; as it was without positive curvature."""
     sy = (s * y).sum(1)
     good = sy > 1e-10 * np.linalg.norm(s, axis=1) * np.linalg.norm(y, axis=1)
     rho = np.where(good, 1.0 / np.where(good, sy, 1.0), 0.0)[:, None, None]
@@ -184,6 +191,7 @@ def fit_batch(
     starts: Starts | None = None,
     evaluations: int = 40,
     tolerance: float = TOLERANCE,
+    pilots: Pilots = PILOTS,
 ) -> BatchFit:
     """Minimise every problem, started from pilots.
 
@@ -197,13 +205,13 @@ def fit_batch(
     NotFittableError
         If no pilot can be evaluated at any start.
     """
-    centres, inverse = pilot_starts(problems) if starts is None else starts
+    centres, inverse = pilot_starts(problems, pilots) if starts is None else starts
     everyone = np.arange(len(problems))
     height = np.stack([problems(np.tile(c, (len(problems), 1)), everyone)[0] for c in centres])
     fit: BatchFit | None = None
     for centre, value in zip(centres, height, strict=True):
         # A start far above another one is not worth the way down.
-        index = np.flatnonzero(value <= height.min(0) + _RIVAL)
+        index = np.flatnonzero(value <= height.min(0) + pilots.rival)
         if index.size == 0:
             continue
         part = minimise_batch(
@@ -219,7 +227,7 @@ def fit_batch(
     return fit
 
 
-def pilot_index(B: int) -> Indices:
+def pilot_index(B: int, count: int = PILOTS.count) -> Indices:
     """Which of B problems are the pilots; all where they are the only problems.
 
     Examples
@@ -227,43 +235,43 @@ def pilot_index(B: int) -> Indices:
     >>> pilot_index(100).tolist(), pilot_index(4).tolist()
     ([0, 33, 66, 99], [0, 1, 2, 3])
     """
-    return np.unique(np.linspace(0, B - 1, min(_PILOTS, B)).round().astype(np.int64))
+    return np.unique(np.linspace(0, B - 1, min(count, B)).round().astype(np.int64))
 
 
-def pilot_starts(problems: ProblemBatch) -> Starts:
+def pilot_starts(problems: ProblemBatch, pilots: Pilots = PILOTS) -> Starts:
     """Starts for all problems and their inverse Hessian, from a few problems on fewer rows."""
-    index = pilot_index(len(problems))
-    optima, value = _optima_from_several_starts(problems.subset(index, _PILOT_ROWS))
+    index = pilot_index(len(problems), pilots.count)
+    optima, value = _optima_from_several_starts(problems.subset(index, pilots.rows), pilots)
     fitted = np.isfinite(value).any(0)
     index, optima, value = index[fitted], optima[:, fitted], value[:, fitted]
     best = optima[value.argmin(0), np.arange(len(index))]
-    hessian = _hessian(problems.subset(index, _PILOT_ROWS), best)
-    inverse = _positive_inverse(hessian)
-    rival = value <= value.min(0) + _RIVAL
+    hessian = _hessian(problems.subset(index, pilots.rows), best)
+    inverse = positive_inverse(hessian)
+    rival = value <= value.min(0) + pilots.rival
     found, owner = optima[rival], np.broadcast_to(np.arange(len(index)), rival.shape)[rival]
     # The optimum moves with the number of rows: whole problems, those that a start was found on,
     # say where to.
     centres, curvatures = [], []
-    for group in _groups(found, hessian):
-        pilots = np.unique(owner[group])[:2]
-        whole = problems.subset(index[pilots], problems.n_rows)
+    for group in group_optima(found, hessian):
+        owners = np.unique(owner[group])[:2]
+        whole = problems.subset(index[owners], problems.n_rows)
         start = np.tile(np.median(found[group], axis=0), (len(whole), 1))
         moved = minimise_batch(whole, start, inverse)
         centres.append(np.asarray(moved.parameters.mean(0)))
         curvatures.append(_hessian(whole, moved.parameters))
-    return centres, _positive_inverse(np.mean(curvatures, axis=0))
+    return centres, positive_inverse(np.mean(curvatures, axis=0))
 
 
-def _optima_from_several_starts(problems: ProblemBatch) -> tuple[Array, Array]:
+def _optima_from_several_starts(problems: ProblemBatch, pilots: Pilots) -> tuple[Array, Array]:
     """Optima (starts, problems, p) and their values (starts, problems)."""
     B, starts = len(problems), []
-    for lengthscale, noise in _PILOT_STARTS:
+    for lengthscale, noise in pilots.shifts:
         start = problems.starts()
         start[:, : problems.kernel.lengthscale_slots] += lengthscale
         start[:, -1] += noise
         starts.append(start)
     index = np.tile(np.arange(B), len(starts))
-    fit = minimise_batch(problems, np.concatenate(starts), index=index, tolerance=_PILOT_TOLERANCE)
+    fit = minimise_batch(problems, np.concatenate(starts), index=index, tolerance=pilots.tolerance)
     if not np.isfinite(fit.value).any():
         raise NotFittableError(
             f"the covariance of kernel {problems.kernel.label} cannot be factorised at any "
@@ -274,38 +282,44 @@ def _optima_from_several_starts(problems: ProblemBatch) -> tuple[Array, Array]:
 
 def curvature(problems: ProblemBatch, x: Array) -> Array:
     """Inverse of the mean Hessian at the parameters x (B, p), made positive definite, (p, p)."""
-    return _positive_inverse(_hessian(problems, x))
+    return positive_inverse(_hessian(problems, x))
 
 
 def _hessian(problems: ProblemBatch, x: Array) -> Array:
     """Mean Hessian at the optima, by differences of the gradient."""
-    k, p = x.shape
-    shifts = np.concatenate([np.eye(p), -np.eye(p)]) * _DIFFERENCE
+    (k, p), step = x.shape, 0.02  # wide: the curvature of a whole step, not of a point
+    shifts = np.concatenate([np.eye(p), -np.eye(p)]) * step
     points = (x[:, None, :] + shifts[None]).reshape(-1, p)
     value, gradient = problems(points, np.repeat(np.arange(k), 2 * p))
     gradient = gradient.reshape(k, 2, p, p)
-    hessians = (gradient[:, 0] - gradient[:, 1]) / (2.0 * _DIFFERENCE)
+    hessians = (gradient[:, 0] - gradient[:, 1]) / (2.0 * step)
     fine = np.isfinite(value).reshape(k, -1).all(1)
     mean = hessians[fine].mean(0) if fine.any() else np.eye(p)
     return np.asarray(0.5 * (mean + mean.T))
 
 
-def _positive_inverse(hessian: Array) -> Array:
-    """Inverse with every eigenvalue's absolute value, bounded away from zero."""
+def positive_inverse(hessian: Array) -> Array:
+    """Return the inverse with every eigenvalue's absolute value, bounded away from zero."""
     eigenvalues, vectors = np.linalg.eigh(hessian)
     positive = np.maximum(np.abs(eigenvalues), 1e-3)
     return np.asarray((vectors / positive) @ vectors.T)
 
 
-def _groups(optima: Array, hessian: Array) -> list[NDArray[np.bool_]]:
-    """All optima as one group, or as two where they are different: masks of shape (len(optima),).
+def group_optima(
+    optima: Array, hessian: Array, noise_factor: float = 3.0, height: float = 0.1
+) -> list[NDArray[np.bool_]]:
+    """Return all optima as one group, or as two where they are different.
 
     Where noise is large a likelihood often has two optima, one of which takes the noise for a rough
-    function; so optima whose noise differs by more than a factor are told apart by it. Others are
-    different where the quadratic model puts one far above another.
+    function; so optima whose noise variances differ by more than ``noise_factor`` are told apart by
+    it. Others are different where the quadratic model puts one more than ``height`` above another.
+
+    Returns
+    -------
+    masks : list of boolean arrays of shape (len(optima),)
     """
     noise = optima[:, -1]
-    if np.ptp(noise) > math.log(_TWO_NOISES):
+    if np.ptp(noise) > math.log(noise_factor):
         less = noise <= 0.5 * (noise.min() + noise.max())
         return [less, ~less]
     eigenvalues, vectors = np.linalg.eigh(hessian)
@@ -316,7 +330,7 @@ def _groups(optima: Array, hessian: Array) -> list[NDArray[np.bool_]]:
         return np.asarray(0.5 * np.einsum("bi,ij,bj->b", offset, metric, offset))
 
     above = height_above(np.median(optima, axis=0))
-    if above.max() <= _DISTINCT:
+    if above.max() <= height:
         return [np.ones(len(optima), dtype=bool)]
     # Nearer to the one that is farthest out, or to the one farthest from that.
     far = optima[np.argmax(above)]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twostagegp.engines.exact.blocked import BLOCKED_ROWS
+from twostagegp.engines.exact.settings import EXACT_DEFAULTS
 from twostagegp.engines.protocol import Engine
 from twostagegp.training.candidates import Candidate, fitted_only
 
@@ -24,9 +24,6 @@ __all__ = ["Ladder", "Rung", "climb"]
 
 
 _LOG = logging.getLogger("twostagegp")
-
-#: Rows of a rung from which the one before has left little to do.
-MANY_ROWS = 8000
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class Ladder:
         full_keep: int,
         full_steps: int | tuple[int, ...],
         patient: bool = False,
-        blocked_rows: int = BLOCKED_ROWS,
+        blocked_rows: int = EXACT_DEFAULTS.blocked_rows,
     ) -> Ladder:
         """Plan rungs of 300, 900, 2700, ... rows, then all n.
 
@@ -86,7 +83,8 @@ class Ladder:
         rungs = []
         for i, m in enumerate(sizes):
             keep = max(full_keep, n_candidates // 3**i)
-            steps = 40 if i == 0 else 8 if m < MANY_ROWS else 4
+            # A rung of 8000 rows finds little left to do: the one before has thousands already.
+            steps = 40 if i == 0 else 8 if m < 8000 else 4
             if patient:
                 keep = max(keep, min(n_candidates, _affordable(m, n, steps, blocked_rows)))
             rungs.append(Rung(m, keep, steps, 3e-4))

@@ -18,10 +18,16 @@ from twostagegp.engines.problem import Problem
 from twostagegp.errors import NumericalError
 from twostagegp.kernels import Vector, WrappedKernel
 
-__all__ = ["Fitted", "descend", "improve", "minimise"]
+__all__ = [
+    "Fitted",
+    "SoftplusSpace",
+    "bfgs_update",
+    "cosine_rate",
+    "descend",
+    "improve",
+    "minimise",
+]
 
-#: Longest change of a log-parameter in one quasi-Newton step.
-_LONGEST_STEP = 1.0
 #: GPyTorch's lower bound of a noise variance, kept where its way of training is.
 _GPYTORCH_NOISE_FLOOR = 1e-4
 
@@ -65,8 +71,8 @@ def minimise(
         x, value, norm, H = _lbfgs(problem, x0, bounds, steps, tolerance)
     else:
         decay = weight_decay if optimizer == "adamw" else 0.0
-        rate = _cosine(lr, restart_every) if schedule == "cosine" else (lambda step: lr)
-        space = _SoftplusSpace(problem)
+        rate = cosine_rate(lr, restart_every) if schedule == "cosine" else (lambda step: lr)
+        space = SoftplusSpace(problem)
         raw = np.zeros_like(x0) if start is None else space.to_raw(x0)
         raw, value, norm = _adam(space, space.fixed_start(raw, x0), steps, rate, decay)
         x = space.to_log(raw)
@@ -132,7 +138,8 @@ def improve(
         if step @ gradient >= 0.0:
             H = np.eye(len(x))
             step = -gradient
-        step *= length * min(1.0, _LONGEST_STEP / np.abs(step).max())
+        # No log-parameter changes by more than 1 in one step.
+        step *= length * min(1.0, 1.0 / np.abs(step).max())
         candidate = np.clip(x + step, lower, upper)
         try:
             new_value, new_gradient = problem(candidate)
@@ -142,7 +149,7 @@ def improve(
             length *= 0.3
             continue
         length = 1.0
-        H = _bfgs_update(H, candidate - x, new_gradient - gradient)
+        H = bfgs_update(H, candidate - x, new_gradient - gradient)
         gained = value - new_value
         x, value, gradient = candidate, new_value, new_gradient
         if gained < 0.01 * tolerance:
@@ -164,8 +171,8 @@ def descend(
     return improve(problem, start, inverse_hessian, steps, tolerance)
 
 
-def _bfgs_update(H: Vector, s: Vector, y: Vector) -> Vector:
-    """The BFGS formula for the inverse Hessian; skipped where the curvature is not positive."""
+def bfgs_update(H: Vector, s: Vector, y: Vector) -> Vector:
+    """Return the inverse Hessian by the BFGS formula; as it was without positive curvature."""
     sy = float(s @ y)
     if sy <= 1e-10 * float(np.linalg.norm(s) * np.linalg.norm(y)):
         return H
@@ -173,12 +180,12 @@ def _bfgs_update(H: Vector, s: Vector, y: Vector) -> Vector:
     return V @ H @ V.T + np.outer(s, s) / sy
 
 
-def _cosine(lr: float, period: int) -> Callable[[int], float]:
-    """Cosine annealing with warm restarts: lr (1 + cos(pi i / period)) / 2, i = step mod period."""
+def cosine_rate(lr: float, period: int) -> Callable[[int], float]:
+    """Return cosine annealing with restarts: lr (1 + cos(pi i / period)) / 2, i = step % period."""
     return lambda step: 0.5 * lr * (1.0 + math.cos(math.pi * (step % period) / period))
 
 
-class _SoftplusSpace:
+class SoftplusSpace:
     r"""A problem in GPyTorch's raw parameters, which Adam and AdamW step in.
 
     GPyTorch keeps a positive parameter as :math:`\mathrm{softplus}(\rho) = \log(1 + e^\rho)`,

@@ -25,9 +25,6 @@ __all__ = ["Column", "choose_column", "is_plain_dtype"]
 Array = NDArray[np.float64]
 Column = NumericColumn | CategoryColumn
 
-#: A text column with more distinct values than this, and than half of its rows, is taken for free
-#: text or an identifier.
-_TEXT_LEVELS = 10
 
 _NUMERIC: dict[str, type[NumericColumn]] = {
     "boolean": BooleanColumn,
@@ -110,7 +107,8 @@ def _refuse_prose(name: str, series: pd.Series) -> None:
     """Raise InputError for a text column whose values rarely repeat."""
     known = series.dropna()
     levels = known.unique()
-    if len(levels) <= max(_TEXT_LEVELS, len(known) // 2):
+    # More distinct values than ten and than half of the rows: free text, or an identifier.
+    if len(levels) <= max(10, len(known) // 2):
         return
     seen = (
         f"{len(levels)} distinct values in {len(known)} rows, such as {format_values([levels[0]])}"

@@ -28,16 +28,11 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from twostagegp.engines.exact.settings import EXACT_DEFAULTS, ExactSettings
 from twostagegp.numerics.linalg import JITTERS, not_finite, not_positive_definite
 
-__all__ = ["BLOCKED_ROWS", "BlockedFactor", "block_size", "blocked_bytes"]
+__all__ = ["BlockedFactor", "blocked_bytes"]
 
-#: Distinct rows above which one n x n matrix is held and derivatives are estimated, by default.
-BLOCKED_ROWS = 4000
-#: Rows of a block: wide enough for products at full speed, narrow beside the buffer.
-_BLOCK = {"cuda": 1024, "cpu": 512}
-#: Blocks of L^-1 that are made together.
-_COLUMNS_AT_ONCE = 4
 #: Block columns alive at the worst moment: the kernel's panel with its distances and temporaries.
 _LIVE_PANELS = 12
 
@@ -45,12 +40,9 @@ _LIVE_PANELS = 12
 Panel = Callable[[int, int], Tensor]
 
 
-def block_size(n: int, device: torch.device) -> int:
-    """Rows of a block for a matrix of n rows."""
-    return min(_BLOCK.get(device.type, _BLOCK["cpu"]), max(64, -(-n // 4)))
-
-
-def blocked_bytes(n: int, device: torch.device, itemsize: int = 8) -> int:
+def blocked_bytes(
+    n: int, device: torch.device, itemsize: int = 8, settings: ExactSettings = EXACT_DEFAULTS
+) -> int:
     """Peak bytes of a factorisation and of all that is asked of the factor.
 
     Examples
@@ -58,7 +50,7 @@ def blocked_bytes(n: int, device: torch.device, itemsize: int = 8) -> int:
     >>> blocked_bytes(100_000, torch.device("cuda")) // 10**9  # GB
     89
     """
-    b = block_size(n, device)
+    b = settings.block_size(n, device)
     return n * n * itemsize + _LIVE_PANELS * n * b * max(itemsize, 8)
 
 
@@ -73,7 +65,7 @@ class BlockedFactor:
         Rows of the matrix.
     like : Tensor
         Its dtype and device are those of the factor.
-    block : int, optional
+    block : int
         Rows of a block.
 
     Attributes
@@ -92,20 +84,16 @@ class BlockedFactor:
     True
     """
 
-    def __init__(self, panel: Panel, n: int, like: Tensor, block: int | None = None) -> None:
-        self.block = block_size(n, like.device) if block is None else block
+    def __init__(self, panel: Panel, n: int, like: Tensor, block: int) -> None:
+        self.block = block
         self.buffer = torch.empty(n, n, dtype=like.dtype, device=like.device)
         self.jitter = self._factorise(panel)
 
     @classmethod
-    def of(cls, buffer: Tensor, jitter: float = 0.0) -> BlockedFactor:
+    def of(cls, buffer: Tensor, block: int, jitter: float = 0.0) -> BlockedFactor:
         """A factor that is there already: lower triangular, zero above the diagonal."""
         factor = cls.__new__(cls)
-        factor.block, factor.buffer, factor.jitter = (
-            block_size(len(buffer), buffer.device),
-            buffer,
-            jitter,
-        )
+        factor.block, factor.buffer, factor.jitter = block, buffer, jitter
         factor._inverses = [_inverse(buffer[a:b, a:b]) for a, b in factor._blocks()]
         return factor
 
@@ -188,7 +176,7 @@ class BlockedFactor:
     def inverse_diagonal(self) -> Tensor:
         r"""Diagonal of :math:`(L L^\top)^{-1}`, shape (n,)."""
         n, kappa = len(self), torch.empty_like(self.buffer[0])
-        width = _COLUMNS_AT_ONCE * self.block
+        width = 4 * self.block  # columns of L^-1 that are made together
         for a in range(0, n, width):
             b = min(a + width, n)
             Z = torch.zeros(n - a, b - a, dtype=kappa.dtype, device=kappa.device)

@@ -7,8 +7,8 @@ r"""The exact engine: one dense Cholesky factor of all training rows.
     L L^\top = K_\theta + \mathrm{diag}(s / c), \quad \alpha = (L L^\top)^{-1} t .
 
 The mean needs only :math:`\alpha`; the factor is touched when a variance is asked for. Up to
-``blocked_rows`` rows the linear algebra is LAPACK's, with several matrices of n x n numbers alive
-in training; above, that of ``blocked.py`` and ``large.py``, with one.
+``settings.blocked_rows`` rows the linear algebra is LAPACK's, with several matrices of n x n
+numbers alive in training; above, that of ``blocked.py`` and ``large.py``, with one.
 """
 
 from __future__ import annotations
@@ -24,16 +24,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twostagegp.data.rows import Rows
-from twostagegp.engines.exact.blocked import BLOCKED_ROWS, BlockedFactor
+from twostagegp.engines.exact.blocked import BlockedFactor
 from twostagegp.engines.exact.large import BlockedInverse, LargeProblem
 from twostagegp.engines.exact.panels import CovariancePanels
+from twostagegp.engines.exact.settings import EXACT_DEFAULTS, ExactSettings
 from twostagegp.engines.exact.several import SeveralPosterior, SeveralProblem
-from twostagegp.engines.memory import (
-    can_grow,
-    check_covariance_memory,
-    chunk_entries,
-    plan_factor,
-)
+from twostagegp.engines.memory import can_grow, check_covariance_memory, plan_factor
 from twostagegp.engines.problem import ObjectiveName, Problem
 from twostagegp.kernels import Kernel, Vector
 from twostagegp.numerics.held_out import Heldout, leave_out
@@ -46,9 +42,6 @@ from twostagegp.numerics.linalg import (
 from twostagegp.numerics.objectives import Factored
 
 __all__ = ["ExactEngine", "ExactPosterior", "Work"]
-
-#: Rows of a prediction from which inverses of the factor's diagonal blocks are worth making.
-_MANY_QUERIES = 256
 
 
 @dataclass
@@ -73,9 +66,10 @@ class ExactEngine:
     work : Work, optional
         Counts factorisations of all rows; shared by subsets.
     factor_dtype : torch.dtype, optional
-        Precision of the factor of more than ``blocked_rows`` rows; by default that of the rows.
-    blocked_rows : int
-        Rows above which one n x n matrix is held and derivatives are estimated.
+        Precision of the factor of more than ``settings.blocked_rows`` rows; by default that of the
+        rows.
+    settings : ExactSettings
+        When the engine works block by block, in which sizes, and with how much memory.
     """
 
     rows: Rows
@@ -83,7 +77,7 @@ class ExactEngine:
     use_prior: bool = True
     work: Work | None = None
     factor_dtype: torch.dtype | None = None
-    blocked_rows: int = BLOCKED_ROWS
+    settings: ExactSettings = EXACT_DEFAULTS
 
     def subset(self, index: NDArray[np.int64]) -> ExactEngine:
         rows = self.rows.subset(index)
@@ -113,9 +107,9 @@ class ExactEngine:
         given = (kernel, rows, objective, R, self.noise_floor, self.use_prior)
         if rows.several:
             return SeveralProblem(*given)
-        if len(rows) <= self.blocked_rows:
+        if len(rows) <= self.settings.blocked_rows:
             return Problem(*given)
-        return LargeProblem(*given, factor_dtype=self.factor_dtype)
+        return LargeProblem(*given, factor_dtype=self.factor_dtype, settings=self.settings)
 
     def condition(self, kernel: Kernel, parameters: Vector) -> ExactPosterior | SeveralPosterior:
         if self.work is not None and len(self.rows) == self.work.full_rows:
@@ -123,7 +117,7 @@ class ExactEngine:
         parameters = np.asarray(parameters, dtype=np.float64)
         if self.rows.extra.ndim == 2:
             return SeveralPosterior(kernel, parameters, self.rows)
-        return ExactPosterior(kernel, parameters, self.rows, self.factor_dtype, self.blocked_rows)
+        return ExactPosterior(kernel, parameters, self.rows, self.factor_dtype, self.settings)
 
 
 class ExactPosterior:
@@ -141,8 +135,8 @@ class ExactPosterior:
     True
     """
 
-    #: Rows above which the factor is made and used block by block.
-    blocked_rows = BLOCKED_ROWS
+    #: Of a posterior from a file, which does not hold them.
+    settings = EXACT_DEFAULTS
     kernel: Kernel
     parameters: Vector
     rows: Rows
@@ -157,10 +151,10 @@ class ExactPosterior:
         parameters: Vector,
         rows: Rows,
         factor_dtype: torch.dtype | None = None,
-        blocked_rows: int = BLOCKED_ROWS,
+        settings: ExactSettings = EXACT_DEFAULTS,
     ) -> None:
-        if blocked_rows != BLOCKED_ROWS:
-            self.blocked_rows = blocked_rows
+        if settings != EXACT_DEFAULTS:
+            self.settings = settings
         self.kernel = kernel
         self.parameters = parameters
         self.rows = rows
@@ -170,14 +164,25 @@ class ExactPosterior:
 
     def rebuild_factor(self) -> None:
         """The factor from rows and hyperparameters, as after a file without it."""
-        X, large = self.rows.X, len(self.rows) > self.blocked_rows
-        dtype = plan_factor(len(X), X.device, X.dtype, (), self.blocked_rows) if large else None
+        X, dtype = self.rows.X, None
+        if self._large:
+            dtype = plan_factor(len(X), X.device, X.dtype, (), self.settings)
         self._factorise(dtype)
+
+    @property
+    def _large(self) -> bool:
+        """Whether the factor is made and used block by block."""
+        return len(self.rows) > self.settings.blocked_rows
+
+    @property
+    def _block(self) -> int:
+        """Rows of a block of the factor."""
+        return self.settings.block_size(len(self.rows), self.rows.X.device)
 
     def _factorise(self, dtype: torch.dtype | None) -> BlockedInverse | None:
         """Set the factor; of many rows also what its blocks can do, while they are at hand."""
-        if len(self.rows) > self.blocked_rows:
-            blocked = BlockedInverse.of(self.kernel, self.parameters, self.rows, dtype)
+        if self._large:
+            blocked = BlockedInverse.of(self.kernel, self.parameters, self.rows, self._block, dtype)
             self._factor, self.jitter = blocked.factor.buffer, blocked.factor.jitter
             return blocked
         K, _ = self.kernel.evaluate(self.rows.X, self.parameters[:-1])
@@ -188,12 +193,16 @@ class ExactPosterior:
     def _blocked(self) -> BlockedInverse:
         """The factor with what its blocks can do."""
         noise = self._noises() / self.rows.c
-        panels = CovariancePanels(self.kernel, self.parameters[:-1], self.rows.X, noise)
-        return BlockedInverse(panels, BlockedFactor.of(self.L, self.jitter), self.rows.t)
+        panels = CovariancePanels(
+            self.kernel, self.parameters[:-1], self.rows.X, noise, self._block
+        )
+        return BlockedInverse(
+            panels, BlockedFactor.of(self.L, self._block, self.jitter), self.rows.t
+        )
 
     def _solved(self) -> Tensor:
         """The solution for the target."""
-        if len(self.rows) > self.blocked_rows:
+        if self._large:
             return self._blocked().alpha
         return cholesky_solve(self.L, self.rows.t)
 
@@ -211,7 +220,7 @@ class ExactPosterior:
 
         The factor is taken over up to the first row that has changed; from there on, and for the
         rows that are new, it is computed. Where it was dropped, all of it is; so it is of more than
-        ``blocked_rows`` rows where only one matrix fits.
+        ``settings.blocked_rows`` rows where only one matrix fits.
 
         Parameters
         ----------
@@ -237,7 +246,7 @@ class ExactPosterior:
     def _can_grow(self) -> bool:
         """Whether there is room for the matrices from which a grown factor comes."""
         X = self.rows.X
-        return can_grow(len(X), X.device, X.element_size(), self.blocked_rows)
+        return can_grow(len(X), X.device, X.element_size(), self.settings)
 
     def _grown_factor(self, L: Tensor, changed: Tensor) -> Tensor | None:
         """The factor of all rows, from one of the first of them."""
@@ -258,7 +267,7 @@ class ExactPosterior:
         return Factored(self.L, cholesky_inverse(self.L), self.alpha), self._noises()
 
     def heldout(self, index: Tensor | None = None) -> Heldout:
-        if len(self.rows) <= self.blocked_rows:
+        if not self._large:
             f, s = self.factored()
             held = leave_out(f, self.rows, s)
         else:
@@ -282,7 +291,7 @@ class ExactPosterior:
 
     def covariance(self, X: Tensor) -> Tensor:
         n, q, L = len(self.rows), len(X), self.L
-        check_covariance_memory(q, n, X.device, L.element_size())
+        check_covariance_memory(q, n, X.device, L.element_size(), self.settings)
         half_solve = self._half_solve(q)
         V = torch.empty(n, q, dtype=L.dtype, device=X.device)
         start = 0
@@ -295,9 +304,10 @@ class ExactPosterior:
     def _half_solve(self, queries: int) -> Callable[[Tensor], Tensor]:
         r""":math:`L^{-1} B` for matrices B of so many columns in all."""
         L = self.L
-        if len(L) <= self.blocked_rows or queries < _MANY_QUERIES:
+        # From 256 queries on, inverses of the factor's diagonal blocks are worth making.
+        if not self._large or queries < 256:
             return lambda B: torch.linalg.solve_triangular(L, B.to(L.dtype), upper=False)
-        factor = BlockedFactor.of(L)
+        factor = BlockedFactor.of(L, self._block)
         return lambda B: factor.half_solve_(B.to(L.dtype).contiguous())
 
     def _cross(self, X: Tensor) -> Tensor:
@@ -308,4 +318,4 @@ class ExactPosterior:
 
     def _chunk_size(self, X: Tensor) -> int:
         """Queries of a panel."""
-        return max(1, chunk_entries(X.device) // max(1, len(self.rows)))
+        return max(1, self.settings.prediction_entries(X.device) // max(1, len(self.rows)))

@@ -34,18 +34,17 @@ from torch import Tensor
 from twostagegp.data.rows import Rows
 from twostagegp.engines.exact.blocked import BlockedFactor
 from twostagegp.engines.exact.panels import CovariancePanels
+from twostagegp.engines.exact.settings import EXACT_DEFAULTS, ExactSettings
 from twostagegp.engines.problem import Problem
 from twostagegp.errors import NumericalError
 from twostagegp.kernels import Kernel, Vector
 from twostagegp.numerics import objectives
 from twostagegp.numerics.linalg import Blocks, block_inverses
 
-__all__ = ["PROBES", "BlockedInverse", "LargeProblem", "group_bytes"]
+__all__ = ["BlockedInverse", "LargeProblem", "group_bytes"]
 
-#: Random vectors of a derivative.
-PROBES = 256
 #: Relative residual to which solutions with a float32 factor are refined, and steps at most.
-REFINED, _MOST_STEPS = 1e-10, 200
+_REFINED, _MOST_STEPS = 1e-10, 200
 #: Columns of L^-1 that are held at once for the blocks of groups.
 _GROUP_COLUMNS = 4096
 
@@ -68,13 +67,18 @@ class BlockedInverse:
 
     @classmethod
     def of(
-        cls, kernel: Kernel, parameters: Vector, rows: Rows, dtype: torch.dtype | None = None
+        cls,
+        kernel: Kernel,
+        parameters: Vector,
+        rows: Rows,
+        block: int,
+        dtype: torch.dtype | None = None,
     ) -> BlockedInverse:
         """Factorise the covariance of rows at (theta, log noise), in ``dtype`` if given."""
         noise = (math.exp(parameters[-1]) + rows.extra) / rows.c
-        panels = CovariancePanels(kernel, parameters[:-1], rows.X, noise)
+        panels = CovariancePanels(kernel, parameters[:-1], rows.X, noise, block)
         like = rows.X if dtype is None else rows.X.new_empty(0, dtype=dtype)
-        return cls(panels, BlockedFactor(panels, len(rows), like), rows.t)
+        return cls(panels, BlockedFactor(panels, len(rows), like, block), rows.t)
 
     @cached_property
     def alpha(self) -> Tensor:
@@ -101,7 +105,7 @@ class BlockedInverse:
     def _refined(self, v: Tensor) -> Tensor:
         """Conjugate gradients, preconditioned by the factor."""
         x, r = torch.zeros_like(v), v.clone()
-        wanted = REFINED * float(v.norm())
+        wanted = _REFINED * float(v.norm())
         if wanted == 0.0:
             return x
         y = self.factor.solve(r).to(v.dtype)
@@ -176,20 +180,21 @@ class LargeProblem(Problem):
 
     Parameters
     ----------
-    probes : int
-        Random vectors of a derivative.
     factor_dtype : torch.dtype or None
         Of the matrix; None for that of the rows.
+    settings : ExactSettings
+        Sizes of the blocks, and random vectors of a derivative.
     """
 
-    probes: int = PROBES
     factor_dtype: torch.dtype | None = None
+    settings: ExactSettings = EXACT_DEFAULTS
 
     def __call__(self, parameters: Vector) -> tuple[float, Vector]:
         """Mean objective plus prior, and the estimated gradient."""
         self.evaluations += 1
         rows = self.rows
-        f = BlockedInverse.of(self.kernel, parameters, rows, self.factor_dtype)
+        block = self.settings.block_size(len(rows), rows.X.device)
+        f = BlockedInverse.of(self.kernel, parameters, rows, block, self.factor_dtype)
         self.jitter = max(self.jitter, f.factor.jitter)
         noise = math.exp(parameters[-1])
         result = objectives.terms(self.objective, f, rows, noise + rows.extra, self.R)
@@ -202,7 +207,7 @@ class LargeProblem(Problem):
 
     def _columns(self, f: BlockedInverse, slope: objectives.Slope) -> tuple[Tensor, Tensor]:
         """U and V with sym(U V^T) the slope, in expectation over the signs."""
-        rows, p = self.rows, self.probes
+        rows, p = self.rows, self.settings.probes
         signs = np.random.default_rng(0).integers(0, 2, size=(len(rows), p)) * 2.0 - 1.0
         z = torch.as_tensor(signs, dtype=rows.X.dtype, device=rows.X.device)
         Az = f.factor.solve(z).to(z.dtype)

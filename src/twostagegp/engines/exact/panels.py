@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twostagegp.engines.exact.blocked import block_size
 from twostagegp.kernels import Kernel, Vector
 
 __all__ = ["CovariancePanels"]
@@ -37,12 +36,15 @@ class CovariancePanels:
     X : Tensor of shape (n, d)
     noise : Tensor of shape (n,)
         Added to the diagonal.
+    block : int
+        Columns that are evaluated at a time.
     """
 
     kernel: Kernel
     theta: Vector
     X: Tensor
     noise: Tensor
+    block: int
 
     def __call__(self, a: int, b: int) -> Tensor:
         """Entries [a:, a:b], shape (n - a, b - a)."""
@@ -55,9 +57,8 @@ class CovariancePanels:
     def blocks(self) -> Iterator[tuple[int, int]]:
         """Beginnings and ends of block columns."""
         n = len(self.X)
-        size = block_size(n, self.X.device)
-        for start in range(0, n, size):
-            yield start, min(start + size, n)
+        for start in range(0, n, self.block):
+            yield start, min(start + self.block, n)
 
     def times(self, V: Tensor) -> Tensor:
         """K V for V of shape (n, m)."""

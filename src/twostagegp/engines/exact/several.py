@@ -43,7 +43,7 @@ import torch
 from torch import Tensor
 
 from twostagegp.data.rows import Rows
-from twostagegp.engines.memory import chunk_entries
+from twostagegp.engines.exact.settings import EXACT_DEFAULTS
 from twostagegp.engines.problem import Problem
 from twostagegp.engines.several import split_targets
 from twostagegp.kernels import Kernel, Vector
@@ -291,4 +291,5 @@ class SeveralPosterior:
         return self.kernel.cross(X, self.rows.X, self.parameters[:-1])
 
     def _chunks(self, X: Tensor) -> Iterator[Tensor]:
-        yield from torch.split(X, max(1, chunk_entries(X.device) // max(1, len(self.rows))))
+        entries = EXACT_DEFAULTS.prediction_entries(X.device)
+        yield from torch.split(X, max(1, entries // max(1, len(self.rows))))

@@ -12,7 +12,7 @@ import math
 import threading
 import weakref
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twostagegp.data.rows import Rows
-from twostagegp.engines.metric import SETTLED, Metric
+from twostagegp.engines.metric import Metric
 from twostagegp.engines.neighbors.index import NeighborIndex, neighbor_index
 from twostagegp.engines.neighbors.local_gp import local_density, local_predict
 from twostagegp.engines.problem import ObjectiveName, Problem
@@ -31,11 +31,6 @@ from twostagegp.numerics.held_out import Heldout, copy_from_others
 from twostagegp.numerics.linalg import safe_cholesky
 
 __all__ = ["NeighborEngine", "NeighborPosterior", "NeighborProblem"]
-
-#: Indexes that are kept: those of the metrics used last.
-_KEPT = 6
-#: Most rows that a joint covariance is conditioned on.
-_JOINT_ROWS = 5000
 
 
 class KnownPoints:
@@ -58,6 +53,9 @@ class IndexStore:
 
     The parts of a model that share a metric query the same points one after the other.
     """
+
+    #: Indexes and answers that are kept, for the metrics that were used last.
+    kept: ClassVar[int] = 6
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
@@ -93,7 +91,7 @@ class IndexStore:
                 inputs = metric.scale(self.rows.X)
                 found = neighbor_index(inputs, metric.manhattan, self.rows.groups)
             self._indexes[metric] = found  # last used, last dropped
-            while len(self._indexes) > _KEPT:
+            while len(self._indexes) > self.kept:
                 self._indexes.pop(next(iter(self._indexes)))
         return found
 
@@ -103,7 +101,7 @@ class IndexStore:
             if points_known.same(points) and known == metric and size == k:
                 return answer
         answer = self.index(metric).query(metric.scale(points), k)
-        kept = [known for known in self._answers if known[0].same(points)][-_KEPT:]
+        kept = [known for known in self._answers if known[0].same(points)][-self.kept :]
         self._answers = [*kept, (KnownPoints(points), metric, k, answer)]
         return answer
 
@@ -148,7 +146,7 @@ class NeighborProblem(Problem):
     def is_stale(self, parameters: Vector) -> bool:
         """Whether the metric of these parameters would give other neighbours."""
         metric = Metric.of(self.kernel, parameters[:-1], self.rows.X.shape[1])
-        return metric.change(self.metric) >= SETTLED
+        return metric.has_left(self.metric)
 
     def __call__(self, parameters: Vector) -> tuple[float, Vector]:
         self.evaluations += 1
@@ -282,6 +280,8 @@ class NeighborPosterior:
     """
 
     jitter = 0.0
+    #: Rows that a joint covariance is conditioned on at most: a dense factor of them is made.
+    joint_rows = 5000
 
     def __init__(self, kernel: Kernel, parameters: Vector, engine: NeighborEngine) -> None:
         self.kernel = kernel
@@ -323,10 +323,10 @@ class NeighborPosterior:
         """
         k = min(self.engine.n_neighbors, len(self.rows))
         union = torch.unique(self.engine.store.near(self.metric, X, k).long())
-        if len(union) > _JOINT_ROWS:
+        if len(union) > self.joint_rows:
             raise MemoryBudgetError(
                 f"the joint covariance of {len(X)} points depends on {len(union)} training rows, "
-                f"more than {_JOINT_ROWS}; ask for fewer points at a time, or use return_std."
+                f"more than {self.joint_rows}; ask for fewer points at a time, or use return_std."
             )
         theta, near = self.parameters[:-1], self.rows.subset(union)
         K, _ = self.kernel.evaluate(near.X, theta)

@@ -23,14 +23,10 @@ from twostagegp.errors import InputError
 
 __all__ = ["BoxIndex", "BruteIndex", "NeighborIndex", "TreeIndex", "neighbor_index", "recall"]
 
-#: Queries of one slice of work.
-_SLICE = 1024
 #: Entries of a (queries, rows) block of distances: 256 MiB in float64.
 _BLOCK_ENTRIES = 1 << 25
 #: Rows of a box on a GPU, and most boxes that a query searches before it searches all rows.
 _BOX_ROWS, _MOST_BOXES = 256, 1024
-#: From this many rows on a GPU sorts them into boxes.
-_BOXED_ROWS = 20_000
 
 
 class NeighborIndex(Protocol):
@@ -71,6 +67,8 @@ class TreeIndex:
     ordered : bool
         ``groups`` are positions in an order, and a query with ``own_group`` finds only rows with a
         lower position: the conditioning sets of Vecchia's likelihood.
+    slice_points : int
+        Points of one slice of work for a thread.
 
     Examples
     --------
@@ -87,13 +85,14 @@ class TreeIndex:
         groups: Tensor | None = None,
         leaves: int | None = None,
         ordered: bool = False,
+        slice_points: int = 1024,
     ) -> None:
         if leaves is not None and leaves < 1:
             raise InputError(
                 f"leaves={leaves}: give a number of at least 1, or None to search all leaves."
             )
         n, d = X.shape
-        self.manhattan = manhattan
+        self.manhattan, self.slice_points = manhattan, slice_points
         self.budget = 2**62 if leaves is None else leaves
         self.groups = np.empty(0, dtype=np.int64) if groups is None else groups.cpu().numpy()
         self.depth = max(3, math.ceil(math.log2(max(n, 1) / BLOCK)))
@@ -167,12 +166,12 @@ class TreeIndex:
             )  # fmt: skip
             found[here], distance[here] = out, far
 
-        by_slices(work, m, _SLICE)
+        by_slices(work, m, self.slice_points)
         return found, distance
 
 
 class BruteIndex:
-    """Distances to all rows, block by block, on the device of the rows.
+    """Distances to all rows, ``block_entries`` at a time, on the device of the rows.
 
     Examples
     --------
@@ -188,9 +187,10 @@ class BruteIndex:
         manhattan: bool = False,
         groups: Tensor | None = None,
         ordered: bool = False,
+        block_entries: int = _BLOCK_ENTRIES,
     ) -> None:
         self.X = X
-        self.ordered = ordered
+        self.ordered, self.block_entries = ordered, block_entries
         self.p = 1.0 if manhattan else 2.0
         self.groups = groups
 
@@ -198,7 +198,7 @@ class BruteIndex:
         self, points: Tensor, k: int, own: Tensor | None = None, own_group: Tensor | None = None
     ) -> Tensor:
         n = len(self.X)
-        size = max(1, _BLOCK_ENTRIES // max(1, n))
+        size = max(1, self.block_entries // max(1, n))
         found = torch.full((len(points), k), -1, dtype=torch.int32, device=points.device)
         for begin in range(0, len(points), size):
             part = slice(begin, begin + size)
@@ -367,7 +367,7 @@ def neighbor_index(
         raise InputError(
             f"leaves={leaves}: only the CPU has an approximate search; use leaves=None on a GPU."
         )
-    if len(X) >= _BOXED_ROWS:
+    if len(X) >= 20_000:  # fewer are compared with all in less time than boxes take
         return BoxIndex(X, manhattan, groups, ordered)
     return BruteIndex(X, manhattan, groups, ordered)
 

@@ -26,15 +26,47 @@ from twostagegp.kernels.batched import kernel_batch
 from twostagegp.numerics.held_out import LOG_2PI, copies_within, copy_from_others
 from twostagegp.numerics.linalg import batch_cholesky, batch_solve
 
-__all__ = ["is_compiled", "local_density", "local_predict"]
+__all__ = [
+    "LocalSizes",
+    "is_compiled",
+    "local_density",
+    "local_predict",
+    "one_factor_predict",
+    "torch_density",
+    "torch_predict",
+]
 
-#: Points of one slice of work for a thread.
-_SLICE = 256
-#: Entries of the matrices of a block of points in torch: 8 MiB in float64, about the size of a
-#: cache, and on a GPU 1 GiB. Other devices take the CPU's number.
-_ENTRIES = {"cpu": 1 << 20, "cuda": 1 << 27}
-#: Most entries for a GPyTorch kernel: autograd keeps a dozen matrices, or one per column.
-_GRAPH_ENTRIES = 1 << 24
+
+@dataclass(frozen=True)
+class LocalSizes:
+    """How many points are worked on at a time; results depend on it by rounding at most.
+
+    Examples
+    --------
+    >>> cpu = torch.device("cpu")
+    >>> LocalSizes(block_entries=640).block(NamedKernel("rbf", 1), cpu, k=7)  # of (7 + 1)^2 each
+    10
+    """
+
+    #: Points of one slice of work for a thread.
+    slice_points: int = 256
+    #: Entries of the matrices of a block of points in torch; None: 8 MiB in float64, about what
+    #: stays in cache, and on a GPU 1 GiB.
+    block_entries: int | None = None
+    #: At most so many for a GPyTorch kernel: autograd keeps a dozen matrices, or one per column.
+    graph_entries: int = 1 << 24
+
+    def block(self, kernel: Kernel, device: torch.device, k: int) -> int:
+        """Return the points of a block in torch, of k neighbours each."""
+        entries = self.block_entries
+        if entries is None:
+            entries = 1 << 27 if device.type == "cuda" else 1 << 20
+        if not isinstance(kernel, NamedKernel):
+            entries = min(entries, self.graph_entries)
+        return max(1, entries // (k + 1) ** 2)
+
+
+_SIZES = LocalSizes()
 
 
 def is_compiled(kernel: Kernel, rows: Rows) -> bool:
@@ -54,7 +86,12 @@ def _scaled(kernel: Kernel, X: Tensor, theta: Vector) -> np.ndarray[tuple[int, i
 
 
 def local_predict(
-    kernel: Kernel, parameters: Vector, rows: Rows, near: Tensor, points: Tensor
+    kernel: Kernel,
+    parameters: Vector,
+    rows: Rows,
+    near: Tensor,
+    points: Tensor,
+    sizes: LocalSizes = _SIZES,
 ) -> tuple[Tensor, Tensor]:
     """Return mean and latent variance of points, each from its own neighbours.
 
@@ -85,7 +122,7 @@ def local_predict(
     (True, True)
     """
     if rows.several or not is_compiled(kernel, rows):
-        return _torch_predict(kernel, parameters, rows, near, points)
+        return torch_predict(kernel, parameters, rows, near, points, sizes)
     assert isinstance(kernel, NamedKernel)
     theta, noise = parameters[:-1], math.exp(parameters[-1])
     Z, Q = _scaled(kernel, rows.X, theta), _scaled(kernel, points, theta)
@@ -97,12 +134,12 @@ def local_predict(
     def work(part: slice) -> None:
         local.predict(Z, t, noises, index[part], Q[part], form, s, mean[part], variance[part])
 
-    by_slices(work, len(Q), _SLICE)
+    by_slices(work, len(Q), sizes.slice_points)
     m, v = torch.from_numpy(mean).to(points), torch.from_numpy(variance).to(points)
     failed = torch.nonzero(v.isnan())[:, 0]
     if len(failed):  # nearly equal neighbours and hardly any noise: again, with jitter
-        m[failed], v[failed] = _torch_predict(
-            kernel, parameters, rows, near[failed], points[failed]
+        m[failed], v[failed] = torch_predict(
+            kernel, parameters, rows, near[failed], points[failed], sizes
         )
     return m, v
 
@@ -143,14 +180,6 @@ def _problems(rows: Rows, near: Tensor, points: Tensor) -> Tensor:
     return torch.cat([rows.X[near.long().clamp(min=0)], points[:, None, :]], dim=1)
 
 
-def _block(kernel: Kernel, rows: Rows, k: int) -> int:
-    """Return how many points fit into a block."""
-    entries = _ENTRIES.get(rows.X.device.type, _ENTRIES["cpu"])
-    if not isinstance(kernel, NamedKernel):
-        entries = min(entries, _GRAPH_ENTRIES)
-    return max(1, entries // (k + 1) ** 2)
-
-
 def _shared(theta: Vector, like: Tensor) -> Tensor:
     """Return one parameter vector for all problems of a block, shape (1, p)."""
     return torch.as_tensor(theta, dtype=like.dtype, device=like.device)[None]
@@ -182,48 +211,82 @@ def _one_factor(K: Tensor, rows: Rows, near: Tensor, noise: float) -> tuple[Tens
     return mean.masked_fill(bad, math.nan), variance.clamp(min=0.0).masked_fill(bad, math.nan)
 
 
-def _torch_predict(
-    kernel: Kernel, parameters: Vector, rows: Rows, near: Tensor, points: Tensor
+def torch_predict(
+    kernel: Kernel,
+    parameters: Vector,
+    rows: Rows,
+    near: Tensor,
+    points: Tensor,
+    sizes: LocalSizes = _SIZES,
+    one_factor: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
-    if points.device.type == "cuda" and not rows.several and not bool((near < 0).any()):
-        return _fast_predict(kernel, parameters, rows, near, points)
-    return _safe_predict(kernel, parameters, rows, near, points)
+    """Return what :func:`local_predict` does, by torch for every kernel and device.
+
+    ``one_factor`` says whether :func:`one_factor_predict` goes first, and only the points where it
+    fails are solved with jitter; by default on a GPU with one target and no missing neighbour.
+    """
+    if one_factor is None:
+        complete = not rows.several and not bool((near < 0).any())
+        one_factor = points.device.type == "cuda" and complete
+    if not one_factor:
+        return _safe_predict(kernel, parameters, rows, near, points, sizes)
+    m, v = one_factor_predict(kernel, parameters, rows, near, points, sizes)
+    failed = torch.nonzero(v.isnan())[:, 0]
+    if len(failed):
+        m[failed], v[failed] = _safe_predict(
+            kernel, parameters, rows, near[failed], points[failed], sizes
+        )
+    return m, v
 
 
 def _matrices(
-    kernel: Kernel, parameters: Vector, rows: Rows, near: Tensor, points: Tensor
+    kernel: Kernel,
+    parameters: Vector,
+    rows: Rows,
+    near: Tensor,
+    points: Tensor,
+    sizes: LocalSizes,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield covariances of points and their neighbours, (b, k+1, k+1), by block, with ``near``."""
-    size = _block(kernel, rows, near.shape[1])
+    size = sizes.block(kernel, rows.X.device, near.shape[1])
     for theirs, own in zip(torch.split(near, size), torch.split(points, size), strict=True):
         X = _problems(rows, theirs, own)
         K, _ = kernel_batch(kernel, X).evaluate(slice(None), _shared(parameters[:-1], X))
         yield K.detach(), theirs
 
 
-def _fast_predict(
-    kernel: Kernel, parameters: Vector, rows: Rows, near: Tensor, points: Tensor
+def one_factor_predict(
+    kernel: Kernel,
+    parameters: Vector,
+    rows: Rows,
+    near: Tensor,
+    points: Tensor,
+    sizes: LocalSizes = _SIZES,
 ) -> tuple[Tensor, Tensor]:
-    """Use one factor per point; try the points that fail again, with jitter."""
+    """Return mean and latent variance by one factor per point, NaN where there is none.
+
+    ``near`` must not have gaps.
+    """
     noise = math.exp(parameters[-1])
     means, variances = [points.new_zeros(0)], [points.new_zeros(0)]
-    for K, theirs in _matrices(kernel, parameters, rows, near, points):
+    for K, theirs in _matrices(kernel, parameters, rows, near, points, sizes):
         mean, variance = _one_factor(K, rows, theirs, noise)
         means.append(mean)
         variances.append(variance)
-    m, v = torch.cat(means), torch.cat(variances)
-    failed = torch.nonzero(v.isnan())[:, 0]
-    if len(failed):
-        m[failed], v[failed] = _safe_predict(kernel, parameters, rows, near[failed], points[failed])
-    return m, v
+    return torch.cat(means), torch.cat(variances)
 
 
 def _safe_predict(
-    kernel: Kernel, parameters: Vector, rows: Rows, near: Tensor, points: Tensor
+    kernel: Kernel,
+    parameters: Vector,
+    rows: Rows,
+    near: Tensor,
+    points: Tensor,
+    sizes: LocalSizes,
 ) -> tuple[Tensor, Tensor]:
     noise, k = math.exp(parameters[-1]), near.shape[1]
     means, variances = [points.new_zeros(0, *rows.t.shape[1:])], [points.new_zeros(0)]
-    for K, theirs in _matrices(kernel, parameters, rows, near, points):
+    for K, theirs in _matrices(kernel, parameters, rows, near, points, sizes):
         solved, fine = _condition(K, rows, theirs, noise)
         if not bool(fine.all()):
             raise NumericalError(
@@ -244,6 +307,7 @@ def local_density(
     near: Tensor,
     objective: ObjectiveName = "loo",
     R: Tensor | None = None,
+    sizes: LocalSizes = _SIZES,
 ) -> tuple[float, Vector]:
     r"""Return the negative log density of rows, each given its neighbours, and its gradient.
 
@@ -273,8 +337,8 @@ def local_density(
     """
     R = R if objective == "heldout" else None
     if is_compiled(kernel, rows):
-        return _compiled_density(kernel, parameters, rows, batch, near, objective, R)
-    return _torch_density(kernel, parameters, rows, batch, near, objective, R)
+        return _compiled_density(kernel, parameters, rows, batch, near, objective, R, sizes)
+    return torch_density(kernel, parameters, rows, batch, near, objective, R, sizes)
 
 
 def _not_definite(k: int) -> NumericalError:
@@ -292,6 +356,7 @@ def _compiled_density(
     near: Tensor,
     objective: ObjectiveName,
     R: Tensor | None,
+    sizes: LocalSizes,
 ) -> tuple[float, Vector]:
     assert isinstance(kernel, NamedKernel)
     theta, noise = parameters[:-1], math.exp(parameters[-1])
@@ -314,7 +379,7 @@ def _compiled_density(
         with lock:
             parts[part.start] = value, gradient
 
-    by_slices(work, len(index), _SLICE)
+    by_slices(work, len(index), sizes.slice_points)
     # Summed in the order of the rows, so that the result does not depend on the threads.
     ordered = [parts[start] for start in sorted(parts)]
     value = sum(v for v, _ in ordered)
@@ -323,19 +388,21 @@ def _compiled_density(
     return value, np.sum([g for _, g in ordered], axis=0)
 
 
-def _torch_density(
+def torch_density(
     kernel: Kernel,
     parameters: Vector,
     rows: Rows,
     batch: Tensor,
     near: Tensor,
-    objective: ObjectiveName,
-    R: Tensor | None,
+    objective: ObjectiveName = "loo",
+    R: Tensor | None = None,
+    sizes: LocalSizes = _SIZES,
 ) -> tuple[float, Vector]:
+    """Return what :func:`local_density` does, by torch for every kernel and device."""
     noise = math.exp(parameters[-1])
     total, gradient = 0.0, np.zeros(len(parameters))
     k = near.shape[1]
-    size = _block(kernel, rows, k)
+    size = sizes.block(kernel, rows.X.device, k)
     for begin in range(0, len(batch), size):
         part = slice(begin, begin + size)
         own, theirs = batch[part].long(), near[part]

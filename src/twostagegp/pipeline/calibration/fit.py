@@ -44,15 +44,11 @@ __all__ = [
     "calibrate",
     "calibrate_locally",
     "calibrate_scale",
+    "rank_quantile",
     "scale_from_quantile",
 ]
 
 Array = NDArray[np.float64]
-
-#: Least factor of ``"scale"``: residuals of exactly zero must not give a variance of zero.
-LEAST_FACTOR = 1e-6
-#: Second moment of the calibrated z-scores below which the noise floor has had a say in it.
-ON_THE_FLOOR = 0.999
 
 
 @dataclass(frozen=True)
@@ -124,10 +120,11 @@ class Calibration:
 
     def conformal_score(self, level: float) -> float:
         r"""The split-conformal quantile of the held-out :math:`|z|`: rank ``level`` of n + 1."""
-        return _rank_quantile(np.abs(self.z_calibrated), self.weight, level)
+        return rank_quantile(np.abs(self.z_calibrated), self.weight, level)
 
 
-def _rank_quantile(size: Array, weight: Array, level: float) -> float:
+def rank_quantile(size: Array, weight: Array, level: float) -> float:
+    """Return the weighted quantile of split conformal prediction, by rank in n + 1 rows."""
     order = np.argsort(size)
     # The (n + 1) rank of split conformal prediction: never below the nominal level.
     # Rounding must not turn 0.55 * 20 = 11 into the 12th.
@@ -146,13 +143,14 @@ def scale_from_quantile(z: Array, weight: Array | None = None, level: float = 0.
     True
     """
     weight = np.ones(len(z)) if weight is None else weight
-    quantile = _rank_quantile(np.abs(z), weight, level)
+    quantile = rank_quantile(np.abs(z), weight, level)
     return float((quantile / ndtri(0.5 + level / 2.0)) ** 2)
 
 
 def calibrate_scale(z: Array, weight: Array, level: float = 0.95, note: str = "") -> Calibration:
     """Return one factor for all rows, so that intervals of this level hold on held-out rows."""
-    factor = max(scale_from_quantile(z, weight, level), LEAST_FACTOR)
+    # Residuals of exactly zero must not give a variance of zero.
+    factor = max(scale_from_quantile(z, weight, level), 1e-6)
     return Calibration("scale", factor, z, weight, note=note)
 
 
@@ -212,11 +210,12 @@ def calibrate_locally(
     factors = (g * np.maximum(v - noise, 0.0) + np.maximum(g * noise, noise_floor)) / v
     local = replace(local, heldout_factor=factors)
     moment = float(weight @ (z**2 / factors) / weight.sum())
-    moment = moment if moment < ON_THE_FLOOR else 1.0
+    # A second moment below one means that the noise floor has had a say in it.
+    moment = moment if moment < 0.999 else 1.0
     shape, scores = choose_shape(
         z / np.sqrt(factors), weight, folds[merged.inverse], moment, settings.shape
     )
-    factor = _rank_quantile(local.heldout_factor, weight, 0.5)
+    factor = rank_quantile(local.heldout_factor, weight, 0.5)
     return Calibration("local", factor, z, weight, local, shape, scores)
 
 

@@ -57,7 +57,15 @@ from twostagegp.pipeline.settings import DEFAULTS, LocalScaleSettings
 from twostagegp.runtime.prediction_checks import predict_with
 from twostagegp.training.candidates import Candidate
 
-__all__ = ["Combination", "LocalScale", "Situation", "combine", "fit_local_scale", "log_squares"]
+__all__ = [
+    "Combination",
+    "LocalScale",
+    "Situation",
+    "combine",
+    "fit_local_scale",
+    "log_squares",
+    "scale_members",
+]
 
 Array = NDArray[np.float64]
 
@@ -545,7 +553,7 @@ def fit_local_scale(
     S = np.zeros((len(z), 0))
     if len(folds) >= settings.fewest_rows:
         cases = Cases.of(z, weight, inverse, folds, groups, share, rng)
-        members = _members(situation, z, cases, shape, seed, rng, settings, device)
+        members = scale_members(situation, z, cases, shape, seed, rng, settings, device)
         S = np.column_stack([S, *(cases.to_rows(member.heldout) for member in members)])
     combination = combine(S, z**2, weight, settings)
     while (light := (combination.a < settings.least_weight)).any():
@@ -567,7 +575,7 @@ def fit_local_scale(
     )
 
 
-def _members(
+def scale_members(
     situation: Situation,
     z: Array,
     cases: Cases,
@@ -577,7 +585,7 @@ def _members(
     settings: LocalScaleSettings,
     device: torch.device,
 ) -> list[Member]:
-    """The models of the log scale; one that cannot be fitted is left out."""
+    """Return the models of the log scale; one that cannot be fitted is left out."""
     situation, t = situation.take(cases.first), log_squares(z[cases.first])
     k, d = situation.X.shape
     with_trees = k >= settings.tree_rows and len(np.unique(cases.folds)) > 1

@@ -54,8 +54,6 @@ Array = NDArray[np.float64]
 DEGREES = (2.5, 200.0)
 #: Levels at which the score compares quantiles.
 SCORE_LEVELS = (np.arange(99) + 1.0) / 100.0
-#: So many values are compared with all components at once.
-_FEW = 10_000
 
 
 @dataclass(frozen=True)
@@ -169,7 +167,7 @@ class Shape:
         return draws
 
     def _average(self, z: Array, of: Callable[[Array], Array]) -> Array:
-        if z.size <= _FEW:
+        if z.size <= 10_000:  # few enough to be compared with all components at once
             return of((z[..., None] - self.centres) / self.widths) @ self.shares
         total = np.zeros_like(z)
         for q, h, p in zip(self.centres, self.widths, self.shares, strict=True):

@@ -120,6 +120,11 @@ class RidgeMean:
         posterior.drop_factor()  # a mean needs no factor
 
     @property
+    def keeps_factor(self) -> bool:
+        """Whether an update has kept a factor, which the next update extends."""
+        return self._whole is not None
+
+    @property
     def label(self) -> str:
         """Kernel and objective."""
         return self.candidate.label

@@ -49,7 +49,7 @@ class ExactMethod:
             use_prior=options.training is None,  # the paper's schedules have no prior
             work=self.work,
             factor_dtype=options.factor_dtype,
-            blocked_rows=options.settings.method.blocked_rows,
+            settings=options.settings.exact,
         )
         self.held = HeldRows.every(data)
         self.mean_rng = np.random.default_rng(seed)
@@ -99,7 +99,7 @@ class ExactMethod:
 
     def _mean_ladder(self, n_candidates: int) -> Ladder:
         m, sizes = self.m, self._settings
-        blocked = self.engine.blocked_rows
+        blocked = self.engine.settings.blocked_rows
         if m > sizes.full_training_rows:
             # The rung before has a third of the rows at least: few evaluations are left to make.
             first = 2 if m > sizes.largest_training_rows else 3
@@ -183,5 +183,5 @@ class ExactMethod:
     def _variance_ladder(self, n_candidates: int) -> Ladder:
         m, sizes = self.m, self._settings
         steps = 3 if m > sizes.full_training_rows else 8 if m <= sizes.medium_rows else 5
-        blocked = self.engine.blocked_rows
+        blocked = self.engine.settings.blocked_rows
         return Ladder.plan(m, n_candidates, 1, steps, blocked_rows=blocked)

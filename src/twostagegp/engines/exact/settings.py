@@ -1,0 +1,62 @@
+"""Sizes of the exact engine, and the memory that it may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from twostagegp.runtime.memory import available_bytes
+
+__all__ = ["EXACT_DEFAULTS", "ExactSettings"]
+
+
+@dataclass(frozen=True)
+class ExactSettings:
+    """When the exact engine works block by block, in which sizes, and with how much memory.
+
+    Examples
+    --------
+    >>> cpu = torch.device("cpu")
+    >>> ExactSettings().block_size(10_000, cpu), ExactSettings(block_rows=32).block_size(100, cpu)
+    (512, 32)
+    >>> ExactSettings(memory_bytes=2**30).free_bytes(cpu)
+    1073741824
+    """
+
+    #: Distinct rows above which one n x n matrix is held instead of eight, and derivatives are
+    #: estimated (docs/scale.md).
+    blocked_rows: int = 4000
+    #: Bytes that a fit, an update or a joint covariance may take; None: what is free when it
+    #: begins.
+    memory_bytes: int | None = None
+    #: Rows of a block of the factor, wide enough for products at full speed and narrow beside the
+    #: matrix; None: 512 on a CPU, 1024 on a GPU, and fewer for small matrices.
+    block_rows: int | None = None
+    #: Random vectors from which a derivative is estimated: the standard error falls with the root
+    #: of their number, and with 256 it is small beside what the rows leave open (docs/scale.md).
+    probes: int = 256
+    #: Entries of a (queries, rows) panel during prediction; None: 128 MiB in float64 on a CPU and
+    #: 512 MiB on a GPU.
+    panel_entries: int | None = None
+
+    def free_bytes(self, device: torch.device) -> int | None:
+        """Return the bytes that may be taken; None where the system does not say."""
+        return available_bytes(device) if self.memory_bytes is None else self.memory_bytes
+
+    def block_size(self, n: int, device: torch.device) -> int:
+        """Return the rows of a block for a matrix of n rows."""
+        if self.block_rows is not None:
+            return self.block_rows
+        widest = 1024 if device.type == "cuda" else 512
+        return min(widest, max(64, -(-n // 4)))
+
+    def prediction_entries(self, device: torch.device) -> int:
+        """Return the entries of a (queries, rows) panel during prediction."""
+        if self.panel_entries is not None:
+            return self.panel_entries
+        return 1 << 26 if device.type == "cuda" else 1 << 24
+
+
+#: What the engine uses unless it is given other settings.
+EXACT_DEFAULTS = ExactSettings()
