@@ -9,8 +9,7 @@ from sklearn.neighbors import KNeighborsRegressor
 from twostagegp import ExactGPRegressor, Training, TwoStageGPRegressor, TwoStageGPWarning
 from twostagegp.kernels import make_kernel
 from twostagegp.pipeline.mean.refits import shortlist
-from twostagegp.training.candidates import Candidate
-from twostagegp.training.ranking import rank_by_loo_error, rank_by_unseen_error
+from twostagegp.training.candidates import Candidate, rank_by_loo_error, rank_by_unseen_error
 
 FEW = {"kernels": ("rbf", "matern32"), "random_state": 0}
 

@@ -23,6 +23,7 @@ __all__ = [
     "check_groups",
     "check_nonnegative",
     "column_names",
+    "is_dask",
     "penalty_option",
     "seen_columns",
 ]
@@ -169,3 +170,18 @@ def seen_columns(estimator: Any) -> list[str]:
     if names is not None:
         return list(names)
     return [f"x{k}" for k in range(estimator.n_features_in_)]
+
+
+def is_dask(value: Any) -> bool:
+    """Return whether a value is a Dask array, data frame, series or other Dask collection.
+
+    Dask is not imported: its collections are recognised by the module of their type.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> is_dask(np.zeros(3))
+    False
+    """
+    packages = {cls.__module__.partition(".")[0] for cls in type(value).__mro__}
+    return "dask" in packages or "dask_expr" in packages

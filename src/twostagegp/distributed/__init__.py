@@ -1,5 +1,5 @@
 """Fit to and predict for Dask collections: training rows stay on the workers of a cluster.
 
-``data/dask_detection.py`` recognises Dask collections without importing Dask; this package is
+``data/checks.py`` recognises Dask collections without importing Dask; this package is
 imported only if there is one. docs/dask.md says what stays where and what is sent.
 """

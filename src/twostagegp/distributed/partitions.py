@@ -17,8 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from twostagegp.data.checks import check_finite, check_nonnegative
-from twostagegp.data.dask_detection import is_dask
+from twostagegp.data.checks import check_finite, check_nonnegative, is_dask
 from twostagegp.errors import InputError
 from twostagegp.runtime.dask_cluster import compute_here
 

@@ -20,14 +20,13 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_consistent_length, check_random_state
 
-from twostagegp.data.checks import check_finite, check_groups, check_nonnegative
+from twostagegp.data.checks import check_finite, check_groups, check_nonnegative, is_dask
 from twostagegp.data.columns.encoder import TableEncoder
 from twostagegp.data.columns.tables import (
     encoded_names,
     learn_columns,
     training_table,
 )
-from twostagegp.data.dask_detection import is_dask
 from twostagegp.data.scaling import Prepared, prepare
 from twostagegp.engines.memory import several_targets
 from twostagegp.estimators import prediction, shortcuts, updating

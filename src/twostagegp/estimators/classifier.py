@@ -28,7 +28,13 @@ from twostagegp.classification.probability import (
 )
 from twostagegp.classification.table import ClassTable, make_table
 from twostagegp.classification.variance import TrainedKernel
-from twostagegp.data.checks import check_choice, check_count, check_groups, check_nonnegative
+from twostagegp.data.checks import (
+    check_choice,
+    check_count,
+    check_groups,
+    check_nonnegative,
+    is_dask,
+)
 from twostagegp.data.columns.encoder import TableEncoder
 from twostagegp.data.columns.tables import (
     encoded_names,
@@ -36,7 +42,6 @@ from twostagegp.data.columns.tables import (
     new_inputs,
     training_table,
 )
-from twostagegp.data.dask_detection import is_dask
 from twostagegp.engines.memory import check_dense_memory, dense_bytes
 from twostagegp.errors import InputError
 from twostagegp.estimators import shortcuts

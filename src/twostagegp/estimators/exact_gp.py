@@ -30,9 +30,8 @@ from twostagegp.kernels import inverse_lengthscale_shares, kernel_list
 from twostagegp.pipeline.settings import Settings
 from twostagegp.search.kernel_search import KernelSearch
 from twostagegp.search.stages import search_stage
-from twostagegp.training.candidates import Candidate, fitted_only, train_with
+from twostagegp.training.candidates import Candidate, fitted_only, rank_by_unseen_error, train_with
 from twostagegp.training.ladder import Ladder, climb
-from twostagegp.training.ranking import rank_by_unseen_error
 from twostagegp.training.schedule import Training
 
 __all__ = ["ExactGPRegressor", "SingleStageFit"]

@@ -22,8 +22,8 @@ from scipy.special import ndtr
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from twostagegp.data.checks import is_dask
 from twostagegp.data.columns.tables import new_inputs
-from twostagegp.data.dask_detection import is_dask
 from twostagegp.errors import InputError, MemoryBudgetError
 from twostagegp.estimators import shortcuts
 from twostagegp.estimators.fitted import Moments

@@ -30,8 +30,7 @@ from twostagegp.estimators.validation import (
 from twostagegp.pipeline.fit import METHODS, fit_two_stage
 from twostagegp.pipeline.mean.build import MEANS, is_regressor_like
 from twostagegp.pipeline.model import TwoStageFit
-from twostagegp.pipeline.options import Options
-from twostagegp.pipeline.settings import Settings
+from twostagegp.pipeline.settings import Options, Settings
 from twostagegp.training.schedule import Training
 
 __all__ = ["TwoStageGPRegressor"]

@@ -29,7 +29,7 @@ from twostagegp.pipeline.methods.exact import ExactMethod
 from twostagegp.pipeline.methods.protocol import Method
 from twostagegp.pipeline.methods.sampled import SAMPLED, SampledMethod
 from twostagegp.pipeline.model import TwoStageFit
-from twostagegp.pipeline.options import Options
+from twostagegp.pipeline.settings import Options
 from twostagegp.pipeline.variance import ConstantVariance, fit_variance
 
 __all__ = ["METHODS", "fit_two_stage"]

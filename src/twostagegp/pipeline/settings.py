@@ -1,7 +1,8 @@
-"""Every threshold that decides what a fit does, in one frozen dataclass.
+"""The user's options of a fit, and every threshold that decides what it does.
 
-Each threshold has a comment with its meaning or reason. Settings are passed down explicitly, so a
-test or benchmark that needs another value constructs another :class:`Settings`
+:class:`Options` has a field per constructor parameter, :class:`Settings` the thresholds, each with a
+comment that says its meaning or reason. Both are passed down explicitly, so a test or benchmark
+that needs another value constructs another :class:`Settings`
 (``TwoStageGPRegressor(settings=...)``). ``docs/defaults.md`` has the measurements behind the
 values. Constants of the machine (sizes of panels, blocks and caches), which change no result beyond
 rounding, are defined next to the code that uses them.
@@ -10,12 +11,18 @@ rounding, are defined next to the code that uses them.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import torch
 
 from twostagegp.engines.exact.settings import ExactSettings
+from twostagegp.engines.problem import ObjectiveName
 from twostagegp.runtime.dask_cluster import DaskSettings
 from twostagegp.search.settings import SearchSettings
 from twostagegp.training.rounds import Schedule
+from twostagegp.training.schedule import Training
 
 __all__ = [
     "DEFAULTS",
@@ -25,6 +32,7 @@ __all__ = [
     "LocalScaleSettings",
     "MeanSettings",
     "MethodSettings",
+    "Options",
     "SampleSettings",
     "SearchSettings",
     "Settings",
@@ -276,3 +284,35 @@ class Settings:
 
 #: The settings of estimators that are given none.
 DEFAULTS = Settings()
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a two-stage fit, one field per constructor parameter of the estimator.
+
+    ``selection`` is split into ``mean_selection`` and ``variance_selection``.
+    """
+
+    kernels: Sequence[Any]
+    ard: bool | str
+    mean: Any
+    penalty: Any
+    variance: Any
+    objective: ObjectiveName
+    variance_objective: ObjectiveName
+    mean_selection: str
+    variance_selection: str
+    residuals: str
+    calibration: str | None
+    training: Training | None
+    noise_floor: float
+    method: str = "exact"
+    n_neighbors: int = 50
+    factor_dtype: torch.dtype | None = None
+    settings: Settings = field(default_factory=Settings)
+
+    def variance_choices(self) -> Sequence[Any]:
+        """Return the kernels that the ``variance`` parameter stands for."""
+        if isinstance(self.variance, str) and self.variance == "search":
+            return self.kernels
+        return self.variance if isinstance(self.variance, list | tuple) else [self.variance]

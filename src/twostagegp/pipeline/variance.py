@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from twostagegp.data.scaling import Prepared
     from twostagegp.pipeline.mean.stacked import StackedMean
     from twostagegp.pipeline.methods.protocol import Method
-    from twostagegp.pipeline.options import Options
+    from twostagegp.pipeline.settings import Options
 
 __all__ = ["ConstantVariance", "GPVariance", "fit_variance", "rank_by_value", "residual_rows"]
 

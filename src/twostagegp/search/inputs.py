@@ -19,9 +19,9 @@ from twostagegp.data.checks import (
     check_finite,
     check_nonnegative,
     column_names,
+    is_dask,
 )
 from twostagegp.data.columns.encoder import TableEncoder
-from twostagegp.data.dask_detection import is_dask
 from twostagegp.data.scaling import Prepared, prepare
 from twostagegp.errors import InputError
 from twostagegp.runtime.device import resolve_device

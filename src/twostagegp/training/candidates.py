@@ -9,16 +9,28 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
+from twostagegp.data.rows import Rows
 from twostagegp.engines.problem import ObjectiveName
-from twostagegp.engines.protocol import Trainable
+from twostagegp.engines.protocol import Engine, Trainable
 from twostagegp.errors import NotFittableError, TwoStageGPError
 from twostagegp.kernels import Kernel, Vector
+from twostagegp.numerics.stacking import simplex_weights
 from twostagegp.training.optimise import Fitted, descend, minimise
 from twostagegp.training.schedule import Training
 
-__all__ = ["Candidate", "fitted_only", "train_with"]
+__all__ = [
+    "Candidate",
+    "fitted_only",
+    "rank_by_loo_error",
+    "rank_by_unseen_error",
+    "rank_errors",
+    "train_with",
+]
+
+Array = NDArray[np.float64]
 
 
 @dataclass
@@ -139,3 +151,42 @@ def _train_with(
     begin = time.perf_counter()
     candidate.record(minimise(problem, parameters, steps=steps, lr=lr, **options))
     candidate.account(problem.evaluations, time.perf_counter() - begin, is_full=True)
+
+
+def rank_by_unseen_error(engine: Engine, unseen: Engine, candidates: Sequence[Candidate]) -> Array:
+    """Rank candidates by their errors on rows that they were not trained on.
+
+    With groups the unseen rows may share a group with the training rows, so the closed form for
+    whole groups is used instead.
+    """
+    if engine.rows.groups is not None:
+        return rank_by_loo_error(engine, candidates)
+    rows = unseen.rows
+    columns = []
+    for candidate in candidates:
+        assert candidate.parameters is not None
+        mean = engine.condition(candidate.kernel, candidate.parameters).mean(rows.X)
+        columns.append((rows.t - mean).cpu().numpy())
+    return rank_errors(np.column_stack(columns), rows)
+
+
+def rank_by_loo_error(engine: Engine, candidates: Sequence[Candidate]) -> Array:
+    """Rank candidates by their closed-form leave-one-out errors."""
+    columns = []
+    for candidate in candidates:
+        assert candidate.parameters is not None
+        held = engine.condition(candidate.kernel, candidate.parameters).heldout()
+        columns.append(held.residual.cpu().numpy())
+    return rank_errors(np.column_stack(columns), engine.rows)
+
+
+def rank_errors(E: Array, rows: Rows) -> Array:
+    """Return a rank per candidate (smaller is better) from their errors E, shape (n, C).
+
+    Candidates to which a stack over these errors gives weight come first, then those with the
+    smallest squared error.
+    """
+    weight = rows.c.cpu().numpy()
+    error = weight @ E**2 / weight.sum()
+    wanted = simplex_weights(E, weight)
+    return np.where(wanted > 0.01, -wanted, error)

@@ -22,9 +22,8 @@ from torch import Tensor
 from twostagegp.engines.exact.engine import ExactEngine
 from twostagegp.engines.protocol import Engine
 from twostagegp.errors import TwoStageGPError
-from twostagegp.training.candidates import Candidate, fitted_only
+from twostagegp.training.candidates import Candidate, fitted_only, rank_errors
 from twostagegp.training.optimise import descend
-from twostagegp.training.ranking import rank_errors
 
 __all__ = ["Schedule", "train_in_rounds", "train_on_batch", "warm_start"]
 

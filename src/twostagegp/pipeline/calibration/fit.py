@@ -36,7 +36,7 @@ from twostagegp.pipeline.settings import DEFAULTS, Settings
 if TYPE_CHECKING:
     from twostagegp.data.scaling import Prepared
     from twostagegp.pipeline.mean.stacked import StackedMean
-    from twostagegp.pipeline.options import Options
+    from twostagegp.pipeline.settings import Options
     from twostagegp.pipeline.variance import GPVariance
 
 __all__ = [

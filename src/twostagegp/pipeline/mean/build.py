@@ -21,7 +21,7 @@ from twostagegp.pipeline.mean.models import ConstantMean, MeanModel, RidgeMean
 from twostagegp.pipeline.mean.penalty import tune_penalty
 from twostagegp.pipeline.mean.stacked import StackedMean
 from twostagegp.pipeline.methods.protocol import Method
-from twostagegp.pipeline.options import Options
+from twostagegp.pipeline.settings import Options
 from twostagegp.search.kernel_search import KernelSearch
 from twostagegp.search.repetitions import PAPER_PENALTIES
 from twostagegp.search.stages import search_stage

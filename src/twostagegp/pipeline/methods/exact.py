@@ -20,12 +20,16 @@ from twostagegp.pipeline.held_rows import HeldRows
 from twostagegp.pipeline.mean.crossfit import assign_folds
 from twostagegp.pipeline.mean.refits import refit_residuals, shortlist
 from twostagegp.pipeline.methods.protocol import CrossfitPlan
-from twostagegp.pipeline.options import Options
-from twostagegp.pipeline.settings import MeanSettings
+from twostagegp.pipeline.settings import MeanSettings, Options
 from twostagegp.pipeline.variance import rank_by_value
-from twostagegp.training.candidates import Candidate, fitted_only, train_with
+from twostagegp.training.candidates import (
+    Candidate,
+    fitted_only,
+    rank_by_loo_error,
+    rank_by_unseen_error,
+    train_with,
+)
 from twostagegp.training.ladder import Ladder, climb
-from twostagegp.training.ranking import rank_by_loo_error, rank_by_unseen_error
 
 if TYPE_CHECKING:
     from twostagegp.pipeline.mean.stacked import StackedMean

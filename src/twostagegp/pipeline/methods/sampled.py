@@ -31,8 +31,7 @@ from twostagegp.pipeline.held_rows import HeldRows
 from twostagegp.pipeline.mean.crossfit import assign_folds, boosted_trees
 from twostagegp.pipeline.mean.models import RidgeMean
 from twostagegp.pipeline.methods.protocol import CrossfitPlan
-from twostagegp.pipeline.options import Options
-from twostagegp.pipeline.settings import SampleSettings
+from twostagegp.pipeline.settings import Options, SampleSettings
 from twostagegp.training.candidates import Candidate, fitted_only, train_with
 from twostagegp.training.rounds import train_in_rounds, train_on_batch, warm_start
 
