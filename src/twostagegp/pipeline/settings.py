@@ -1,7 +1,7 @@
 """The user's options of a fit, and every threshold that decides what it does.
 
-:class:`Options` has a field per constructor parameter, :class:`Settings` the thresholds, each with a
-comment that says its meaning or reason. Both are passed down explicitly, so a test or benchmark
+:class:`Options` has a field per constructor parameter, :class:`Settings` the thresholds, each with
+a comment that says its meaning or reason. Both are passed down explicitly, so a test or benchmark
 that needs another value constructs another :class:`Settings`
 (``TwoStageGPRegressor(settings=...)``). ``docs/defaults.md`` has the measurements behind the
 values. Constants of the machine (sizes of panels, blocks and caches), which change no result beyond
