@@ -11,6 +11,8 @@
 - ``python -m benchmarks.defaults``: one default changed at a time, inside training rows.
 - ``python -m benchmarks.neighbor_defaults``: the same for the neighbour method, on larger tables.
 - ``python -m benchmarks.calibration``: one fit with three calibrations, on all seventeen tables.
+- ``python -m benchmarks.calibration_gpnn``: the rows the model is surest of, as in GPNN's paper.
+- ``python -m benchmarks.calibration_shift``: intervals after a shift from winter to summer.
 - ``python -m benchmarks.loader_fuzz``: hostile model files, counted by what came of them.
 - ``python -m benchmarks.reader_fuzz``: the same for hostile tables of the command line.
 - ``python -m benchmarks.toy``: the paper's one-dimensional example over many seeds.
