@@ -1,1 +1,1 @@
-"""Linear algebra and objectives over matrices."""
+"""Linear algebra, held-out formulas, training objectives and stacking weights."""

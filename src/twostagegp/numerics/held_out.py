@@ -21,28 +21,30 @@ prediction: :math:`v = 1/\kappa + s (1 - 1/c)`. With :math:`S_G = (A_{GG})^{-1}`
 group is :math:`e_G = S_G \alpha_G` with covariance :math:`S_G`.
 
 **From other rows**, which predict the row as :math:`(\mu, v)` without noise (the neighbour
-engine). The :math:`c - 1` copies that stay see the point with noise :math:`s / (c - 1)`,
+engine). The :math:`c - 1` copies that stay are an observation of the same point with noise variance
+:math:`s / (c - 1)`,
 
 .. math::
 
     v' = \Big(\frac1v + \frac{c - 1}{s}\Big)^{-1}, \qquad
     e = \frac{v'}{v} (t - \mu) + \Big(1 + \frac{v'}{s}\Big) \delta, \qquad V = v' + s .
 
-**From a Gaussian over function values** that has seen the row (inducing points): it gives the row
-the mean :math:`\mu` and the variance r, and the copy's factor of precision
-:math:`p = \min(c, 1) / s` is divided out,
+**From a Gaussian over function values** that was conditioned on the row (inducing points): it gives
+the row the mean :math:`\mu` and the variance r, and the copy's likelihood factor, of precision
+:math:`p = \min(c, 1) / s`, is divided out,
 
 .. math::
 
     e = \frac{t - \mu}{1 - p r}, \qquad v = \frac{r}{1 - p r} + \rho + s ,
 
-where :math:`\rho` is the variance that the function values leave open. For a group with covariance
-:math:`R_G` and :math:`F = I - R_G\, \mathrm{diag}(c / s)_G` the residual is
+where :math:`\rho` is the variance of the function at the row given those function values. For a
+group with covariance :math:`R_G` and :math:`F = I - R_G\, \mathrm{diag}(c / s)_G` the residual is
 :math:`F^{-1} (t - \mu)_G` and the latent covariance :math:`F^{-1} R_G`.
 
 Targets may have several columns, shape (m, K), that share the matrix: residuals then have K columns
 as well. ``engines/batched_problem.py`` (many small problems at once) and
-``engines/neighbors/compiled`` have forms of their own for speed; tests compare them with these.
+``engines/neighbors/compiled`` implement the formulas separately for speed; tests compare them with
+this module.
 """
 
 from __future__ import annotations
@@ -95,7 +97,7 @@ class Heldout:
 
 
 class Solved(Protocol):
-    """What the formulas need of a factorised covariance matrix of all rows."""
+    """The quantities of a factorised covariance matrix of all rows that the formulas need."""
 
     @property
     def alpha(self) -> Tensor:
@@ -111,7 +113,7 @@ class Solved(Protocol):
 
 @dataclass(frozen=True)
 class OneCopy:
-    """Variance of one copy that is left out, and its derivatives by kappa and s."""
+    """Variance of one copy that is left out, and its derivatives with respect to kappa and s."""
 
     v: Tensor
     by_kappa: Tensor
@@ -122,7 +124,8 @@ def one_copy(kappa: Tensor, c: Tensor, s: Tensor) -> OneCopy:
     """Return the variance of one copy, predicted from its other copies and all other rows."""
     repeated = c > 1.0
     ratio = (c - 1.0) / c
-    # Never below the noise, which a difference of large numbers could give for a tiny weight.
+    # For a tiny weight this is a difference of large numbers, and rounding could put it below the
+    # noise variance.
     whole = torch.maximum(1.0 / kappa + s * ratio, s)
     v = torch.where(repeated, 1.0 / (kappa / c.square() + ratio / s), whole)
     by_kappa = torch.where(repeated, -(v / c).square(), -1.0 / kappa.square())
@@ -142,14 +145,14 @@ def squares_of_copies(
             c_j \alpha_j^2 / \kappa_j^2 + q_j & c_j \le 1
         \end{cases}
 
-    Shapes (..., n), all alike.
+    All arguments and the result have the same shape (..., n).
     """
     repeated = v.square() * (alpha.square() / c + q / s.square())
     return torch.where(c > 1.0, repeated, c * (alpha / kappa).square() + q)
 
 
 def leave_out(f: Solved, rows: Rows, s: Tensor) -> Heldout:
-    """Return held-out predictions from the inverse: one copy out, or one group out.
+    """Return held-out predictions from the inverse: one copy left out, or one group left out.
 
     Examples
     --------
@@ -192,7 +195,7 @@ def copy_from_others(
     repeated = (c > 1.0) & (not with_group)
     one = torch.ones_like(v)
     v = torch.where(repeated, torch.maximum(v, 1e-12 * s), v)
-    safe = torch.where(repeated, v, one)  # autograd: no infinite derivative where it is not used
+    safe = torch.where(repeated, v, one)  # autograd: no infinite derivative in unused entries
     u = 1.0 / (1.0 / safe + (c - 1.0).clamp(min=0.0) / s)
     ratio = torch.where(repeated, u / safe, one)
     slope = torch.where(repeated, 1.0 + u / s, one)
@@ -200,21 +203,21 @@ def copy_from_others(
 
 
 def without_factor(t: Tensor, mu: Tensor, r: Tensor, rest: Tensor, c: Tensor, s: Tensor) -> Heldout:
-    """Return held-out predictions from a Gaussian that has seen every row; all shapes (n,)."""
+    """Return held-out predictions from a Gaussian conditioned on every row; all shapes (n,)."""
     kept = 1.0 - r * c.clamp(max=1.0) / s
     slope = torch.where(c > 1.0, 1.0 / kept, torch.ones_like(c))
     return Heldout((t - mu) / kept, slope, r / kept + rest + s)
 
 
 def group_without_factors(R: Tensor, e: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
-    """Return residuals and latent covariance of a group, from a Gaussian that has seen it.
+    """Return residuals and latent covariance of a group, from a Gaussian conditioned on it.
 
     Parameters
     ----------
     R : Tensor of shape (g, g)
         Covariance of the group's function values under that Gaussian.
     e : Tensor of shape (g,)
-        Target minus its mean there.
+        Target minus the mean of the function values.
     precision : Tensor of shape (g,)
         c / s.
     """

@@ -1,9 +1,10 @@
-r"""Dense linear algebra: one safe Cholesky, and what is built from its factor.
+r"""Dense linear algebra: one safe Cholesky, and operations on its factor.
 
-Covariance matrices of the exact engine up to its size of blocks, of stacks of small problems and of
-inducing points are factorised by :func:`safe_cholesky` and :func:`batch_cholesky`, with the same
-steps of jitter and the same errors. ``engines/exact/blocked.py`` factorises larger ones in place,
-and the compiled loops over neighbours have a factorisation of their own; both raise these errors.
+:func:`safe_cholesky` and :func:`batch_cholesky` factorise covariance matrices of the exact engine
+(up to ``ExactSettings.blocked_rows`` rows), of stacks of small problems and of inducing points,
+with the same jitter steps and the same errors. ``engines/exact/blocked.py`` factorises larger
+matrices in place, and the compiled loops over neighbours have a separate factorisation; both raise
+these errors.
 """
 
 from __future__ import annotations
@@ -30,18 +31,19 @@ __all__ = [
     "scaled_gram",
 ]
 
-#: Jitter steps, relative to the mean of the diagonal; the first try adds nothing.
+#: Jitter steps, relative to the mean of the diagonal; the first attempt adds no jitter.
 JITTERS = (1e-10, 1e-8, 1e-6)
-#: Rows up to which a GPU is quicker with a triangular solve and a product than with its inverse.
+#: Rows up to which, on a GPU, a triangular solve and a product are faster than
+#: ``torch.cholesky_inverse``.
 _SMALL_ON_GPU = 4000
 
 
 def safe_cholesky(K: Tensor) -> tuple[Tensor, float]:
-    r"""Lower Cholesky factor of a symmetric matrix, with at most three jitter steps.
+    r"""Return the lower Cholesky factor of a symmetric matrix, with at most three jitter steps.
 
-    Finds :math:`L` with :math:`L L^\top = K + \varepsilon I`, where
+    The factor :math:`L` satisfies :math:`L L^\top = K + \varepsilon I`, where
     :math:`\varepsilon = 0` if that works and otherwise the smallest of
-    ``JITTERS`` times the mean of the diagonal.
+    ``JITTERS`` times the mean of the diagonal that works.
 
     Parameters
     ----------
@@ -67,8 +69,8 @@ def safe_cholesky(K: Tensor) -> tuple[Tensor, float]:
     (True, 0.0)
     """
     L, info = torch.linalg.cholesky_ex(K)
-    # A NaN in K passes through LAPACK as "not positive definite" or as a NaN factor, and infinity
-    # on the diagonal as a pivot.
+    # LAPACK reports a NaN in K as "not positive definite" or returns a NaN factor; infinity on the
+    # diagonal becomes an infinite pivot.
     if not bool(info.any()) and bool(_finite_pivots(L).all()):
         return L, 0.0
     if not bool(torch.isfinite(K).all()):
@@ -85,7 +87,7 @@ def safe_cholesky(K: Tensor) -> tuple[Tensor, float]:
 
 
 def not_finite(n: int, dtype: torch.dtype, bad: int) -> NumericalError:
-    """The error for a covariance matrix with NaN or infinity in it."""
+    """Return the error for an n x n covariance matrix with ``bad`` NaN or infinite entries."""
     return NumericalError(
         f"the {n} x {n} covariance matrix holds {bad} entries that are "
         "NaN or infinite; a kernel parameter or an input has left the range of its dtype "
@@ -96,7 +98,7 @@ def not_finite(n: int, dtype: torch.dtype, bad: int) -> NumericalError:
 def not_positive_definite(
     n: int, dtype: torch.dtype, jitter: float, scale: float
 ) -> NumericalError:
-    """The error for a covariance matrix that no jitter helps."""
+    """Return the error for a covariance matrix that is not positive definite with any jitter."""
     return NumericalError(
         f"a {n} x {n} covariance matrix ({dtype}) is not positive definite, "
         f"even with a jitter of {jitter:.1e} on a mean diagonal of {scale:.1e}. "
@@ -105,12 +107,17 @@ def not_positive_definite(
 
 
 def _finite_pivots(L: Tensor) -> Tensor:
-    """Whether the pivots of each factor are finite; with them all that LAPACK has read is."""
+    """Return whether the pivots of each factor are finite.
+
+    If they are, all entries that LAPACK has read are finite as well.
+    """
     return L.diagonal(dim1=-2, dim2=-1).isfinite().all(-1)
 
 
 def batch_cholesky(K: Tensor) -> tuple[Tensor, Tensor]:
-    """Factors of a batch of matrices, each with its own jitter, none of which stops the others.
+    """Return the factors of a batch of matrices; one that fails does not affect the others.
+
+    Each matrix gets its own jitter.
 
     Parameters
     ----------
@@ -119,9 +126,9 @@ def batch_cholesky(K: Tensor) -> tuple[Tensor, Tensor]:
     Returns
     -------
     L : Tensor of shape (b, n, n)
-        The identity where a matrix cannot be factorised with the largest jitter.
+        The identity for a matrix that cannot be factorised with the largest jitter.
     fine : Tensor of shape (b,)
-        Whether it could.
+        Whether each matrix could be factorised.
 
     Examples
     --------
@@ -144,7 +151,7 @@ def batch_cholesky(K: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def extended_cholesky(L: Tensor, K21: Tensor, K22: Tensor) -> Tensor | None:
-    r"""Factor of a matrix whose leading block is factorised already.
+    r"""Return the factor of a matrix whose leading block is factorised already.
 
     .. math::
 
@@ -153,7 +160,7 @@ def extended_cholesky(L: Tensor, K21: Tensor, K22: Tensor) -> Tensor | None:
           \begin{pmatrix} L & 0 \\ L_{21} & L_{22} \end{pmatrix}^\top , \qquad
         L_{21} = K_{21} L^{-\top} , \quad L_{22} L_{22}^\top = K_{22} - L_{21} L_{21}^\top .
 
-    With n known and m further rows that is of the order of :math:`n^2 m` instead of
+    With n known and m further rows this takes of the order of :math:`n^2 m` operations instead of
     :math:`(n + m)^3`.
 
     Parameters
@@ -166,7 +173,7 @@ def extended_cholesky(L: Tensor, K21: Tensor, K22: Tensor) -> Tensor | None:
     Returns
     -------
     factor : Tensor of shape (n + m, n + m) or None
-        None where the matrix is not positive definite to rounding, or not finite.
+        None if the matrix is not positive definite to rounding, or not finite.
 
     Examples
     --------
@@ -181,7 +188,7 @@ def extended_cholesky(L: Tensor, K21: Tensor, K22: Tensor) -> Tensor | None:
     L22, info = torch.linalg.cholesky_ex(K22 - L21 @ L21.T)
     if bool(info) or not bool(_finite_pivots(L22)):
         return None
-    factor = L.new_zeros(n + m, n + m).T  # column by column, as LAPACK has it
+    factor = L.new_zeros(n + m, n + m).T  # stored by columns, as LAPACK's factors are
     factor[:n, :n] = L
     factor[n:, :n] = L21
     factor[n:, n:] = L22
@@ -196,7 +203,7 @@ def cholesky_solve(L: Tensor, b: Tensor) -> Tensor:
 
 
 def cholesky_inverse(L: Tensor) -> Tensor:
-    """Inverse of ``L L^T``, shape (n, n).
+    """Return the inverse of ``L L^T``, shape (n, n).
 
     Examples
     --------
@@ -247,7 +254,7 @@ class Blocks:
     batches: list[tuple[Tensor, Tensor]]
 
     def __matmul__(self, V: Tensor) -> Tensor:
-        """Times a vector or a matrix."""
+        """Return this matrix times a vector (n,) or a matrix (n, m)."""
         result = torch.empty_like(V)
         for index, values in self.batches:
             part = V[index]
@@ -256,7 +263,7 @@ class Blocks:
         return result
 
     def left(self, A: Tensor) -> Tensor:
-        """A times this matrix, shape of A."""
+        """Return A times this matrix; the result has the shape of A."""
         result = torch.empty_like(A)
         for index, values in self.batches:
             result[:, index] = torch.einsum("ngs,gst->ngt", A[:, index], values)
@@ -270,19 +277,19 @@ class Blocks:
         return result
 
     def logdet(self) -> Tensor:
-        """Logarithm of the determinant."""
+        """Return the logarithm of the determinant."""
         parts = [torch.linalg.slogdet(values)[1].sum() for _, values in self.batches]
         return torch.stack(parts).sum()
 
     def map(self, of: Callable[[Tensor, Tensor], Tensor]) -> Blocks:
-        """Other entries, ``of(index, values)``, of the same blocks."""
+        """Return the matrix with the same blocks and the entries ``of(index, values)``."""
         return Blocks([(index, of(index, values)) for index, values in self.batches])
 
 
 def block_inverses(A: Tensor, blocks: list[Tensor], plus: Tensor | None = None) -> Blocks:
-    r"""Inverses :math:`S_G = (A_{GG})^{-1}` of the diagonal blocks of a symmetric A.
+    r"""Return the inverses :math:`S_G = (A_{GG})^{-1}` of the diagonal blocks of a symmetric A.
 
-    With ``plus``, a matrix B of shape (r, n), those of :math:`A + B^\top B`.
+    With ``plus``, a matrix B of shape (r, n), the blocks are those of :math:`A + B^\top B`.
 
     Examples
     --------

@@ -1,25 +1,25 @@
 r"""Training objectives: the value and its derivative with respect to the matrix.
 
 With :math:`K = K_\theta + \mathrm{diag}(s / c)` (noise variances :math:`s_j`, row weights
-:math:`c_j`, see ``rows.py``), :math:`A = K^{-1}`, :math:`\alpha = A t` and
+:math:`c_j`, see ``data/rows.py``), :math:`A = K^{-1}`, :math:`\alpha = A t` and
 :math:`\kappa = \mathrm{diag} A`, every objective L returns
 
 * its value,
 * :math:`W = \partial L / \partial K` (symmetric), and
-* :math:`g_j = \partial L / \partial s_j` where :math:`s_j` enters other than through K,
+* :math:`g_j = \partial L / \partial s_j`, the part of it that does not pass through K,
 
-so that kernel parameters get :math:`\langle W, \partial K / \partial \theta \rangle` and the
-noise gets :math:`\sum_j (W_{jj} / c_j + g_j)\, \partial s_j`. All cost one Cholesky, one inverse
-and at most one symmetric product. Two rules do most of the work: for a function of
-:math:`\alpha` and :math:`\kappa`,
+so that the derivative with respect to a kernel parameter is
+:math:`\langle W, \partial K / \partial \theta \rangle` and that with respect to the noise is
+:math:`\sum_j (W_{jj} / c_j + g_j)\, \partial s_j`. All cost one Cholesky, one inverse and at most
+one symmetric product. For a function of :math:`\alpha` and :math:`\kappa`,
 
 .. math::
 
     W = -\mathrm{sym}\big( (A\, \partial_\alpha L)\, \alpha^\top \big)
         - A\, \mathrm{diag}(\partial_\kappa L)\, A .
 
-Every W is thus a few terms (:class:`Slope`), of which :func:`terms` tells without making the
-matrix: where there is no room for it, they are all that is needed.
+Every W is thus the sum of a few terms (:class:`Slope`). :func:`terms` returns them without forming
+the matrix, for problems that are too large to hold it in memory.
 
 Held-out residuals and variances are those of :mod:`twostagegp.numerics.held_out`.
 """
@@ -49,7 +49,10 @@ __all__ = [
 
 
 class Inverse(Solved, Protocol):
-    """What the objectives ask of a factorised K, whether or not its inverse is held."""
+    """The quantities of a factorised K that the objectives need.
+
+    The inverse itself need not be held in memory.
+    """
 
     def half_log_determinant(self) -> Tensor:
         """Return half the logarithm of the determinant of K."""
@@ -71,15 +74,15 @@ class Factored:
         return self.A.diagonal()
 
     def half_log_determinant(self) -> Tensor:
-        """Half the logarithm of the determinant of K."""
+        """Return half the logarithm of the determinant of K."""
         return self.L.diagonal().log().sum()
 
     def solve(self, v: Tensor) -> Tensor:
-        """A v for a vector v."""
+        """Return A v for a vector v."""
         return self.A @ v
 
     def block_inverses(self, blocks: list[Tensor]) -> Blocks:
-        """Inverses of diagonal blocks of A."""
+        """Return the inverses of diagonal blocks of A."""
         return block_inverses(self.A, blocks)
 
 
@@ -106,12 +109,12 @@ class Slope:
     outer: Tensor | None = None
 
     def times_inner(self, V: Tensor) -> Tensor:
-        """B V, shape of V (n, m)."""
+        """Return B V for V of shape (n, m)."""
         assert self.inner is not None
         return self.inner[:, None] * V if isinstance(self.inner, Tensor) else self.inner @ V
 
     def dense(self, A: Tensor, alpha: Tensor) -> Tensor:
-        """W itself, shape (n, n)."""
+        """Return W, shape (n, n)."""
         if self.inner is None:
             W = self.inverse * A
         elif isinstance(self.inner, Tensor):
@@ -125,20 +128,20 @@ class Slope:
 
 @dataclass(frozen=True)
 class Terms:
-    """Value of an objective, the terms of dL/dK, and the direct part of dL/ds."""
+    """Value of an objective, the terms of dL/dK, and the part of dL/ds that bypasses K."""
 
     value: float
     slope: Slope
     g: Tensor
 
     def dense(self, f: Factored) -> Objective:
-        """The same with the whole matrix."""
+        """Return the objective with dL/dK as a matrix."""
         return Objective(self.value, self.slope.dense(f.A, f.alpha), self.g)
 
 
 @dataclass(frozen=True)
 class Objective:
-    """Value, dL/dK and the direct part of dL/ds."""
+    """Value, dL/dK and the part of dL/ds that bypasses K."""
 
     value: float
     W: Tensor
@@ -146,7 +149,7 @@ class Objective:
 
 
 def terms(name: str, f: Inverse, rows: Rows, s: Tensor, R: Tensor | None = None) -> Terms:
-    """The objective called ``name``: ``"nll"``, ``"loo"`` or ``"heldout"``, which needs R."""
+    """Return the terms of the objective ``name``: "nll", "loo" or "heldout", which needs R."""
     if name == "nll":
         return _nll(f, rows, s)
     if name == "loo":
@@ -156,7 +159,7 @@ def terms(name: str, f: Inverse, rows: Rows, s: Tensor, R: Tensor | None = None)
 
 
 def nll(f: Factored, rows: Rows, s: Tensor) -> Objective:
-    r"""Negative log likelihood of all rows,
+    r"""Return the negative log likelihood of all rows,
 
     .. math::
 
@@ -178,7 +181,7 @@ def _nll(f: Inverse, rows: Rows, s: Tensor) -> Terms:
 
 
 def loo_density(f: Factored, rows: Rows, s: Tensor) -> Objective:
-    r"""Negative log density of every row predicted from the others (of groups, where given).
+    r"""Return the negative log density of every row (or group) predicted from the others.
 
     .. math::
 
@@ -205,7 +208,8 @@ def _loo_density(f: Inverse, rows: Rows, s: Tensor) -> Terms:
     b = torch.where(repeated, v.square() / c, c / f.kappa.square())  # Q = b alpha^2 + ...
     Q = b * f.alpha.square() + torch.where(repeated, (v / s).square() * q, q)
     value = 0.5 * (Q / v + c * v.log() + c * LOG_2PI).sum()
-    # Through v alone, and what Q adds: Q / v is proportional to v for repeated, to 1/v else.
+    # by_v has the derivative of Q / v as well: Q / v is proportional to v for repeated rows and to
+    # 1 / v for others. The remaining derivatives of Q follow.
     by_v = 0.5 * (c / v + torch.where(repeated, Q, -Q) / v.square())
     by_Q_kappa = torch.where(repeated, torch.zeros_like(c), -b * f.alpha.square() / (f.kappa * v))
     by_Q_s = torch.where(repeated, -q * v / s**3, torch.zeros_like(c))
@@ -215,7 +219,7 @@ def _loo_density(f: Inverse, rows: Rows, s: Tensor) -> Terms:
 
 
 def _plain_loo_density(f: Inverse, s: Tensor) -> Terms:
-    r"""The textbook form, every weight one: with :math:`e = \alpha / \kappa`,
+    r"""Return the textbook form, for weights that are all one: with :math:`e = \alpha / \kappa`,
 
     .. math::
 
@@ -230,15 +234,16 @@ def _plain_loo_density(f: Inverse, s: Tensor) -> Terms:
 
 
 def heldout_variance(f: Factored, rows: Rows, s: Tensor, R: Tensor) -> Objective:
-    r"""Density of given held-out residuals under this GP's held-out *variances* alone.
+    r"""Return the negative log density of given held-out residuals under held-out *variances*.
 
     .. math::
 
         L = \tfrac12 \sum_j \frac{R_j}{v_j} + c_j \log v_j + c_j \log 2\pi,
 
-    where :math:`R_j` is the sum of squares of the held-out residuals of row j's copies, made by
-    another model. The target of ``rows`` plays no part: a GP's variance depends on X and
-    :math:`\theta` only. This is the objective of the second stage.
+    where :math:`R_j` is the sum of squares of the held-out residuals of row j's copies, from
+    another model, and :math:`v_j` the held-out variance of this GP. The target of ``rows`` is not
+    used: a GP's variance depends on X and :math:`\theta` only. This is the objective of the second
+    stage.
     """
     return _heldout_variance(f, rows, s, R).dense(f)
 
@@ -254,12 +259,12 @@ def _heldout_variance(f: Inverse, rows: Rows, s: Tensor, R: Tensor) -> Terms:
 
 
 def _subtract_symmetric_outer(W: Tensor, u: Tensor, v: Tensor) -> None:
-    """In place: W - sym(u v^T)."""
+    """Subtract sym(u v^T) from W in place."""
     W.addr_(u, v, alpha=-0.5).addr_(v, u, alpha=-0.5)
 
 
 def _group_density(f: Inverse, rows: Rows, s: Tensor) -> Terms:
-    r"""Joint density of each group predicted from the other groups.
+    r"""Return the negative log of the joint density of each group, predicted from the others.
 
     .. math::
 
@@ -279,7 +284,7 @@ def _group_density(f: Inverse, rows: Rows, s: Tensor) -> Terms:
 
 
 def _group_variance(f: Inverse, rows: Rows, s: Tensor, R: Tensor) -> Terms:
-    r"""Group form of :func:`heldout_variance`, with :math:`v_j = (S_G)_{jj} + s_j (1 - 1/c_j)`:
+    r"""Return :func:`heldout_variance` for groups: :math:`v_j = (S_G)_{jj} + s_j (1 - 1/c_j)`,
 
     .. math::
 

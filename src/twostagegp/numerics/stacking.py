@@ -8,10 +8,10 @@ stack's weights minimise the held-out squared error
     \min_{w \ge 0,\; \mathbf 1^\top w = 1} \; w^\top \big( G + \rho\, \mathrm{diag}\, G \big) w,
     \qquad G = \tfrac1n E^\top E .
 
-Because the weights sum to one, :math:`E w` is the stack's own held-out residual. The small
-:math:`\rho` spreads weight over candidates that cannot be told apart. The weights have seen
-the row whose residual they form, so residuals that go on to the next stage come from
-weights fitted on other folds (:func:`crossfitted_residuals`).
+Because the weights sum to one, :math:`E w` is the stack's held-out residual. The small :math:`\rho`
+spreads weight over candidates with nearly equal residuals. These weights were fitted to the row
+whose residual they combine, so residuals for the next stage use weights fitted on other folds
+(:func:`crossfitted_residuals`).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Array = NDArray[np.float64]
 
 
 def simplex_weights(E: Array, sample_weight: Array | None = None, ridge: float = 0.03) -> Array:
-    r"""Weights of the stack from held-out residuals.
+    r"""Return the weights of the stack from held-out residuals.
 
-    Solved as one non-negative least-squares problem: the minimiser of
-    :math:`\|R w\|^2 + (\mathbf 1^\top w - 1)^2` over :math:`w \ge 0` is a multiple of the
-    constrained one, since both are rays of the same cone.
+    Solved as one non-negative least-squares problem: with :math:`R^\top R` the matrix above, the
+    minimiser of :math:`\|R w\|^2 + (\mathbf 1^\top w - 1)^2` over :math:`w \ge 0` is a positive
+    multiple of the constrained minimiser.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def simplex_weights(E: Array, sample_weight: Array | None = None, ridge: float =
         Held-out residuals, one column per candidate.
     sample_weight : array of shape (n,), optional
     ridge : float
-        The :math:`\rho` above; docs/defaults.md has the table behind its default.
+        The :math:`\rho` above; docs/defaults.md has the measurements behind its default.
 
     Returns
     -------
@@ -75,7 +75,7 @@ def crossfitted_residuals(
     sample_weight: Array | None = None,
     ridge: float = 0.03,
 ) -> Array:
-    """Residuals of the stack in which no row helped to choose the weights used on it.
+    """Return the residuals of the stack, each under weights fitted without the row's fold.
 
     Parameters
     ----------
