@@ -8,10 +8,10 @@ From held-out latents :math:`\ell_i` and variances :math:`v_i`,
     \qquad \varepsilon \sim N(0, I) .
 
 For every c of a grid, :math:`\tau` and b minimise the log loss of rows that were held out, plus
-:math:`(\|b\|^2 + \log^2 \tau) / 2 N_e` (:mod:`twostagegp.classification.pool`). On rows like those
-at hand c and :math:`\tau` can nearly make up for each other, while far from them only c widens; so
-the largest c is taken whose log loss is within one standard error (of the paired differences,
-summed within groups) of the best.
+:math:`(\|b\|^2 + \log^2 \tau) / 2 N_e` (:mod:`twostagegp.classification.pool`). On rows like the
+training rows a change of c can nearly be compensated by one of :math:`\tau`, while far from them
+only c widens the distribution; so the largest c is chosen whose log loss is within one standard
+error (of the paired differences, summed within groups) of the best.
 """
 
 from __future__ import annotations
@@ -32,25 +32,26 @@ __all__ = ["LatentScale", "choose_scale", "losses_of"]
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
-#: Logarithm to base 2 of the points of an integral while the scale is fitted.
+#: Logarithm to base 2 of the number of points of an integral while the scale is fitted.
 LOG_POINTS = 6
 
 
 @dataclass(frozen=True)
 class LatentScale:
-    r"""What the calibration learned.
+    r"""The fitted calibration.
 
     Attributes
     ----------
     tau : float
         Factor of the latents.
     bias : array of shape (K,)
+        The b of the module's formula.
     c : float
-        Factor of their variances.
+        Factor of the latents' variances.
     loss : float
         Held-out log loss.
     losses : dict
-        Held-out log loss by factor c.
+        Held-out log loss for each factor c that was tried.
     """
 
     tau: float
@@ -89,7 +90,7 @@ def choose_scale(
     Parameters
     ----------
     latents, variances : arrays of shape (n, K)
-        Held out.
+        Held-out predictions of the rows.
     codes : integer array of shape (n,)
     weight : array of shape (n,)
     groups : integer array of shape (n,) or None
@@ -121,7 +122,10 @@ def choose_scale(
 def _fit(
     L: Array, v: Array, codes: Index, weight: Array, price: float, tau: float, bias: Array
 ) -> tuple[float, Array]:
-    """Return tau and b of smallest log loss at given variances, from a starting value."""
+    """Return the tau and b with the smallest log loss at given variances.
+
+    The search starts from the given ``tau`` and ``bias``.
+    """
     K = L.shape[1]
     N = float(weight.sum())
     latents, spread = torch.as_tensor(L), torch.as_tensor(np.sqrt(v))

@@ -1,7 +1,7 @@
 r"""Whether a prediction is certain: a paired t-test between the two leading classes.
 
-With sampled probabilities :math:`p_1^s, p_2^s`, s = 1, ..., S, of the classes that lead on average
-and differences :math:`d_s = p_1^s - p_2^s`,
+With sampled probabilities :math:`p_1^s, p_2^s`, s = 1, ..., S, of the two classes with the largest
+mean probability and differences :math:`d_s = p_1^s - p_2^s`,
 
 .. math::
 
@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 
 
 def leading_pvalues(samples: Array) -> Array:
-    """The p-value of each row, shape (n,); zero where there is one class only.
+    """Return the p-value of each row, shape (n,); zero if there is only one class.
 
     Parameters
     ----------
@@ -45,5 +45,5 @@ def leading_pvalues(samples: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         t = mean / (spread / np.sqrt(S))
     p = 2.0 * stats.t.sf(np.abs(t), S - 1)
-    # No spread at all: certain, unless the two are equal.
+    # Without any spread the prediction is certain, unless the two probabilities are equal.
     return np.where(spread > 0.0, p, np.where(mean > 0.0, 0.0, 1.0))

@@ -1,7 +1,7 @@
 """Any scikit-learn classifier as a member of a classifier's mean, by cross-fitting.
 
-Its latents are log probabilities; those of a training row come from a clone that has not seen the
-row's fold.
+The latents are log probabilities; those of a training row come from a clone that was fitted without
+the row's fold.
 """
 
 from __future__ import annotations
@@ -38,21 +38,22 @@ class Classifier(Protocol):
 
 
 class CrossFitted:
-    """A scikit-learn classifier, with log probabilities of rows that it has not seen.
+    """A scikit-learn classifier with log probabilities of held-out rows.
 
     Parameters
     ----------
     model : estimator
-        Cloned, never fitted itself.
+        Clones of it are fitted; the object itself is not changed.
     view : View or None
         How columns are scaled for it; None leaves them in the user's units.
     folds : integer array of shape (m,)
     sample : integer array of shape (h,)
         Rows that are held out.
     prior_share : float
-        Share of the classes' frequencies in its probabilities, so that none is zero.
+        Share of the class frequencies that is mixed into the probabilities, so that all are
+        positive.
     seed : int
-        For clones that take a ``random_state`` and have none.
+        The ``random_state`` of clones whose ``random_state`` is None.
     """
 
     view: View | None
@@ -89,7 +90,7 @@ class CrossFitted:
         def fit(inside: NDArray[np.bool_]) -> Any:
             codes = table.codes[inside]
             if len(np.unique(codes)) < 2:
-                return None  # a fold without one of two classes teaches nothing
+                return None  # a single class is left: there is nothing to classify
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 return fit_clone(model, X[inside], codes, table.c[inside], seed)
@@ -117,7 +118,7 @@ class CrossFitted:
 
 
 def mixed(P: Array, prior: Array, share: float) -> Array:
-    """Return probabilities with a share of the prior in them, positive and of sum one.
+    """Return probabilities mixed with a share of the prior: positive, and of sum one per row.
 
     Examples
     --------

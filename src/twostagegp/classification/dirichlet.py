@@ -12,10 +12,12 @@ of the same two moments:
 
 So every class has a regression target :math:`\tilde y_k` with known noise variance
 :math:`\tilde\sigma_k^2`, and class probabilities are the softmax of the latent functions (Milios et
-al. 2018; the paper prints the standard deviation where the variance belongs). There are two values
-of each: of rows of the class, and of all others.
+al. 2018; the paper prints the standard deviation where the variance belongs). Target and variance
+have two values each: one for rows of the class, with index 1, and one for all other rows, with
+index 0.
 
-A probability p of the class is itself a latent value: the precision-weighted mean of the target,
+A probability p of the class is translated into a latent value by the precision-weighted mean of the
+target,
 
 .. math::
 
@@ -37,7 +39,10 @@ Array = NDArray[np.float64]
 
 
 def soft_labels(codes: NDArray[np.int64], n_classes: int, smoothing: float = 0.0) -> Array:
-    """One-hot labels, or soft ones: ``1 - smoothing`` for the class, the rest for all alike.
+    """Return one-hot labels, or soft ones if ``smoothing`` is positive, shape (n, n_classes).
+
+    The share ``smoothing`` is divided equally among all classes; the row's class gets
+    ``1 - smoothing`` in addition.
 
     Examples
     --------
@@ -51,15 +56,15 @@ def soft_labels(codes: NDArray[np.int64], n_classes: int, smoothing: float = 0.0
 
 @dataclass(frozen=True)
 class Dirichlet:
-    r"""The transform with its two values of each moment.
+    r"""The transform: two values each of target and noise variance.
 
     Attributes
     ----------
     alpha_eps : float
-        Dirichlet parameter of a class that a row is not of.
-    smoothing : float
-        Of the labels.
+        Dirichlet parameter of the classes that a row does not belong to.
     n_classes : int
+    smoothing : float
+        Smoothing of the labels, as in :func:`soft_labels`.
 
     Examples
     --------
@@ -74,7 +79,7 @@ class Dirichlet:
 
     @property
     def _alphas(self) -> tuple[float, float]:
-        """Of a row that is not of the class, and of one that is."""
+        """Dirichlet parameters of a row of another class, and of a row of the class."""
         rest = self.smoothing / self.n_classes
         return self.alpha_eps + rest, self.alpha_eps + 1.0 - self.smoothing + rest
 
@@ -91,15 +96,15 @@ class Dirichlet:
         return math.log(other) - 0.5 * noise0, math.log(own) - 0.5 * noise1
 
     def target(self, codes: NDArray[np.int64]) -> Array:
-        r""":math:`\tilde y`, shape (n, K)."""
+        r"""Return :math:`\tilde y`, shape (n, K)."""
         return self._choose(codes, *self.targets)
 
     def noise(self, codes: NDArray[np.int64]) -> Array:
-        r""":math:`\tilde\sigma^2`, shape (n, K)."""
+        r"""Return :math:`\tilde\sigma^2`, shape (n, K)."""
         return self._choose(codes, *self.noises)
 
     def latent(self, probability: Array) -> Array:
-        r""":math:`\tilde m(p)`, shape of ``probability``."""
+        r"""Return :math:`\tilde m(p)`, an array of the shape of ``probability``."""
         (y0, y1), (s0, s1) = self.targets, self.noises
         own, other = probability / s1, (1.0 - probability) / s0
         return (own * y1 + other * y0) / (own + other)

@@ -1,4 +1,4 @@
-"""The three parts of a classifier, carried out one after the other."""
+"""The whole fit of a classifier: mean, variance, calibration."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ class ClassOptions:
     settings: ClassSettings = field(default_factory=ClassSettings)
 
     def refits(self, m: int) -> bool:
-        """Whether flexible kernels are trained again without each fold of m distinct rows."""
+        """Return whether flexible kernels are trained again without each fold of m rows."""
         return self.method == "exact" and self.training is None and m <= self.settings.refit_rows
 
 
 @dataclass
 class ClassFit:
-    """Everything that was learned.
+    """A fitted classifier.
 
     Attributes
     ----------
@@ -74,11 +74,15 @@ class ClassFit:
     mean : ClassMean or None
         Part 1; None for a single stage, whose mean is that of ``latents``.
     trained : TrainedKernel
-        Part 2: the kernel of the Gaussian processes and its hyperparameters,
+        Part 2: the kernel of the Gaussian processes and its hyperparameters.
     latents : Latents
-        and these processes, conditioned on the rows.
+        Part 2: the Gaussian processes, conditioned on the rows.
     scale : LatentScale
         Part 3.
+    seconds : dict
+        Time of each part.
+    tried_alphas : dict
+        Held-out log loss for each Dirichlet parameter that was tried.
     """
 
     table: ClassTable
@@ -98,7 +102,7 @@ class ClassFit:
 
 
 def fit_classes(table: ClassTable, options: ClassOptions, seed: int) -> ClassFit:
-    """Fit one or two stages."""
+    """Fit a classifier of one or two stages."""
     rng = np.random.default_rng(seed)
     sample = np.arange(len(table))
     if options.method == "neighbors":
@@ -122,7 +126,7 @@ def fit_classes(table: ClassTable, options: ClassOptions, seed: int) -> ClassFit
 
 
 def _heldout_rows(m: int, most: int, rng: np.random.Generator) -> Index:
-    """Return the distinct rows that are held out: all, or ``most`` of them at random."""
+    """Return the numbers of the held-out rows: all m, or ``most`` of them at random."""
     return np.arange(m) if m <= most else np.sort(rng.permutation(m)[:most])
 
 
@@ -145,7 +149,10 @@ def _heldout(
     sample: Index,
     rng: np.random.Generator,
 ) -> tuple[Array, Array]:
-    """Return held-out means and variances of a single stage, by refits if rows are few."""
+    """Return held-out means and variances of a single stage.
+
+    They come from refits if the kernel is flexible and there are few rows.
+    """
     if is_flexible(trained.kernel) and options.refits(len(table)):
         folds = assign_folds(len(table), options.settings.refit_folds, rng, table.groups)
         return refit_latents(table, trained, options.noise_floor, folds, options.settings)
@@ -155,7 +162,10 @@ def _heldout(
 def _variance_choices(
     table: ClassTable, options: ClassOptions, mean: ClassMean | None
 ) -> list[tuple[View, Kernel]]:
-    """Return the kernels of part 2: with two stages isotropic, and in the view of the mean."""
+    """Return the kernels of part 2, each with its view.
+
+    With two stages they are isotropic and have the view of the mean.
+    """
     kernels = options.variance if options.stages == 2 else options.kernels
     if isinstance(kernels, str) and kernels == "search":
         kernels = options.kernels
@@ -171,7 +181,7 @@ def _variance_choices(
 def _residuals(
     table: ClassTable, dirichlet: Dirichlet, mean: ClassMean, sample: Index, insample: bool
 ) -> Array:
-    """Return the Dirichlet targets less those of the mean's probabilities, shape (h, K)."""
+    """Return the Dirichlet targets minus the latents of the mean's probabilities, shape (h, K)."""
     latents = mean.predict(table.X[sample]) if insample else mean.heldout
     P = np.asarray(softmax(latents, axis=1))
     return dirichlet.target(table.codes[sample]) - dirichlet.latent(P)
@@ -215,7 +225,10 @@ def _choose_dirichlet(
     sample: Index,
     rng: np.random.Generator,
 ) -> tuple[TrainedKernel, dict[float, float]]:
-    """Choose the Dirichlet parameter by held-out log loss on some rows; also return all losses."""
+    """Choose the Dirichlet parameter by held-out log loss on some rows, and train the kernel.
+
+    Returns the trained kernel, and the loss for each parameter that was tried.
+    """
     choices = _variance_choices(table, options, mean)
     if not isinstance(options.alpha_eps, str):
         trained = _train(table, options, mean, sample, options.alpha_eps, choices, rng)
@@ -225,7 +238,7 @@ def _choose_dirichlet(
     found: dict[float, tuple[float, TrainedKernel]] = {}
     for alpha_eps in options.settings.alphas:
         trained = _train(table, options, mean, sample, alpha_eps, choices, rng)
-        choices = [(trained.view, trained.kernel)]  # the best of the first serves the others
+        choices = [(trained.view, trained.kernel)]  # the kernel is chosen at the first value only
         means, variances = condition(part, trained).heldout(np.arange(len(part)))
         if mean is not None:
             means = mean.heldout[some]

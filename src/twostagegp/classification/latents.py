@@ -2,14 +2,14 @@ r"""The latent functions of all classes: one Gaussian process per class over the
 
 Two kinds of targets are regressed on, with one column per class:
 
-- labels less the share of their class, in units of their spread, with one noise for all classes: a
-  kernel ridge regression, whose mean alone is used;
+- one-hot labels minus the share of their class, scaled to a root mean square of one, with the same
+  noise for all classes: a kernel ridge regression, of which only the mean is used;
 - the targets of the Dirichlet transform (:mod:`twostagegp.classification.dirichlet`), whose known
   noise differs between a row's own class and the others.
 
-Both stand on an engine that takes several targets (:mod:`twostagegp.engines.protocol`), in one
-*view* of the table (:mod:`twostagegp.classification.views`). A constant is part of the kernel
-wherever the mean is used (:class:`twostagegp.kernels.PlusConstant` says why).
+Both use an engine that accepts several targets (:mod:`twostagegp.engines.protocol`), in one *view*
+of the table (:mod:`twostagegp.classification.views`). If the mean is used, the kernel has a
+constant (for the reason see :class:`twostagegp.kernels.PlusConstant`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Index = NDArray[np.int64]
 
 
 def label_rows(table: ClassTable, view: View) -> Rows:
-    """Return rows whose targets are labels less their prior, in units of their spread."""
+    """Return rows whose targets are labels minus their prior, divided by ``target_scale``."""
     t = table.tensor((table.own - table.prior) / table.target_scale)
     c = table.tensor(table.c)
     zero = torch.zeros_like(c)
@@ -47,9 +47,9 @@ def label_rows(table: ClassTable, view: View) -> Rows:
 def dirichlet_rows(
     table: ClassTable, view: View, dirichlet: Dirichlet, centre: Array, scale: float
 ) -> Rows:
-    """Return rows whose targets are those of the transform less ``centre``, divided by ``scale``.
+    """Return rows with the targets of the transform, minus ``centre``, divided by ``scale``.
 
-    Their known noise is that of the transform, in the same units.
+    Their known noise variance is that of the transform, divided by ``scale`` squared.
     """
     t = table.tensor((dirichlet.target(table.codes) - centre) / scale)
     extra = table.tensor(dirichlet.noise(table.codes) / scale**2)
@@ -58,7 +58,7 @@ def dirichlet_rows(
 
 
 def exact_engine(rows: Rows, noise_floor: float) -> ExactEngine:
-    """Return the exact engine, with all matrices in memory whatever the number of rows."""
+    """Return the exact engine that holds all matrices in memory for any number of rows."""
     in_memory = ExactSettings(blocked_rows=max(len(rows), 1))
     return ExactEngine(rows, noise_floor, settings=in_memory)
 
@@ -72,15 +72,15 @@ def make_engine(rows: Rows, noise_floor: float, method: str, n_neighbors: int) -
 
 @dataclass(frozen=True)
 class Latents:
-    """The latent functions conditioned on the rows, in the units of the latents.
+    """The latent functions of all classes, conditioned on the rows.
 
     Attributes
     ----------
     view : View
     posterior : Posterior
-        Of all classes, over rows in the view.
+        Posterior of all classes, over rows in the view.
     centre : array of shape (K,)
-        Added to the posterior mean times ``scale``.
+        The latents' mean is the posterior mean times ``scale`` plus ``centre``.
     scale : float
     """
 
@@ -110,9 +110,10 @@ class Latents:
         return self._means(mean), self._variances(variance)
 
     def heldout(self, index: Index) -> tuple[Array, Array]:
-        """Return means and variances of training rows predicted from others.
+        """Return held-out means and variances of the training rows ``index``.
 
-        Means have shape (h, K), variances as well, or (h,) if all classes have the same noise.
+        Means have shape (h, K). Variances have shape (h, K), or (h,) if all classes have the same
+        noise.
         """
         rows = self.posterior.rows
         at = torch.as_tensor(index, device=rows.X.device)
@@ -121,7 +122,7 @@ class Latents:
         return self._means(rows.t[at] - held.residual), self._variances(latent)
 
     def drop_variance(self) -> None:
-        """Forget what only variances need, to save memory."""
+        """Free the memory that only variances need."""
         self.posterior.drop_factor()
 
 

@@ -1,9 +1,9 @@
 """Part 1 of a classifier: a stack of models of the latents, pooled by held-out log loss.
 
 Members are kernel ridge regressions (:mod:`twostagegp.classification.ridges`) and any scikit-learn
-classifier (:mod:`twostagegp.classification.classifiers`). A stack always contains a logistic
+classifiers (:mod:`twostagegp.classification.classifiers`). A stack always contains a logistic
 regression and the mean of the single-stage Gaussian process, whose noise is that of the Dirichlet
-transform. :mod:`twostagegp.classification.pool` weighs them.
+transform. :mod:`twostagegp.classification.pool` chooses their weights.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LOG = logging.getLogger("twostagegp")
 
 
 class Member(Protocol):
-    """A model of the latents; ``heldout`` are those of rows that it has not seen, (h, K)."""
+    """A model of the latents; ``heldout`` are its latents of the held-out rows, shape (h, K)."""
 
     label: str
     heldout: Array
@@ -55,8 +55,9 @@ class ClassMean:
     heldout : array of shape (h, K)
         Pooled latents of the rows that were held out.
     view : View
-        Of the best ridge; the first view without ridges.
+        View of the best ridge; the first view of the table if there is no ridge.
     tried : list of Tried
+        The kernels that were tried for the ridges.
     """
 
     members: list[Member]
@@ -90,9 +91,9 @@ def fit_class_mean(
     Parameters
     ----------
     sample : integer array of shape (h,)
-        Distinct rows that are predicted from others.
+        Distinct rows that are held out.
     further : sequence of Member
-        Models that are fitted already and join.
+        Fitted models that join the stack.
     """
     rng, settings, mean = np.random.default_rng(seed), options.settings, options.mean
     wanted = list(mean) if isinstance(mean, list | tuple) else [mean]
@@ -132,7 +133,7 @@ def _pooled(
     tried: list[Tried],
     least_share: float,
 ) -> ClassMean:
-    """Weigh the members; those with less than ``least_share`` of the whole are left out."""
+    """Pool the members; those with less than ``least_share`` of the total weight are left out."""
     codes, weight = table.codes[sample], table.c[sample]
     groups = None if table.groups is None else table.groups[sample]
     if not members:

@@ -1,10 +1,10 @@
-r"""Log-linear pooling: latents of several models become one, by held-out log loss.
+r"""Log-linear pooling: one latent per class from those of several models, by held-out log loss.
 
 .. math::
 
     \ell(x) = b + \sum_j w_j f_j(x) , \qquad p(x) = \mathrm{softmax}(\ell(x)) , \qquad w_j \ge 0 ,
 
-w and b minimise the log loss of rows that the models have not seen plus a weak prior,
+w and b minimise the log loss of held-out rows plus a weak prior,
 
 .. math::
 
@@ -12,10 +12,11 @@ w and b minimise the log loss of rows that the models have not seen plus a weak 
         + \tfrac12 \sum_j (u_j - \bar u)^2 + \sum_j u_j \Big) ,
     \qquad u_j = w_j\, \mathrm{sd}(f_j) .
 
-A class of a few rows does not get a bias of its own, models share the weight unless the rows say
-otherwise, and a unit of weight costs a nat: what chance may seem to gain is not taken. :math:`N_e`
-is the number of rows, or of groups: rows of one patient say the same thing many times. One model
-alone is scaled in the same way, so that models of different links and strengths can be compared.
+The prior keeps the bias of a class with few rows near zero, spreads the weight equally over the
+models unless the rows favour one of them, and charges one nat per unit of weight, so that gains of
+the size of chance are not taken. :math:`N_e` is the number of rows, or of groups if there are any,
+since rows of one group are not independent. A single model is scaled in the same way, so that
+models with different links and strengths can be compared.
 """
 
 from __future__ import annotations
@@ -34,20 +35,20 @@ Array = NDArray[np.float64]
 
 
 def row_losses(latents: Array, codes: NDArray[np.int64]) -> Array:
-    """Log loss of each row under the softmax of its latents, shape (n,)."""
+    """Return the log loss of each row under the softmax of its latents, shape (n,)."""
     return -np.asarray(log_softmax(latents, axis=1))[np.arange(len(codes)), codes]
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Weights of the models, biases of the classes, and the held-out log loss they reach."""
+    """Weights of the models, biases of the classes, and the resulting held-out log loss."""
 
     weights: Array
     bias: Array
     loss: float
 
     def __call__(self, latents: Sequence[Array]) -> Array:
-        """The pooled latents, shape (n, K)."""
+        """Return the pooled latents, shape (n, K)."""
         total = np.broadcast_to(self.bias, (len(latents[0]), len(self.bias))).copy()
         for weight, each in zip(self.weights, latents, strict=True):
             total += weight * each
@@ -60,12 +61,12 @@ def fit_pool(
     weight: Array,
     groups: NDArray[np.int64] | None = None,
 ) -> Pool:
-    """Weights and biases of smallest held-out log loss.
+    """Return the weights and biases with the smallest held-out log loss plus prior.
 
     Parameters
     ----------
     latents : sequence of J arrays of shape (n, K)
-        Of rows that the models have not seen.
+        Latents of held-out rows, one array per model.
     codes : integer array of shape (n,)
     weight : array of shape (n,)
     groups : integer array of shape (n,), optional
@@ -81,7 +82,7 @@ def fit_pool(
     F = np.stack(latents)
     J, n, K = F.shape
     N = float(weight.sum())
-    # In units of their spread, in which one step length suits all.
+    # Divided by their standard deviation, so that one step length suits all weights.
     spread = np.maximum(F.std(axis=(1, 2)), 1e-12)
     F = F / spread[:, None, None]
     share = (weight / N)[:, None]

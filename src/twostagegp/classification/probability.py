@@ -4,12 +4,12 @@ r"""From latents to probabilities: the mean of a softmax under a Gaussian.
 
     p_k(x) = \int \frac{e^{f_k}}{\sum_j e^{f_j}}\, N(f;\, \mu(x), \mathrm{diag}\, v(x))\, df .
 
-*Sampling* takes the mean over S draws of f. The standard normal draws behind them are the same for
-all rows, so that the probability of a row does not depend on what else is asked for. *Quadrature*
-has no chance in it: for two classes the difference of the latents is Gaussian, and the trapezoidal
-rule integrates over it (to 1e-7 up to a standard deviation of 40, where the sigmoid is nearly a
-step and Gauss-Hermite nodes err by percents); for more, points of a Sobol sequence take the draws'
-place.
+*Sampling* takes the mean over S draws of f. All rows use the same standard normal draws, so that
+the probability of a row does not depend on the other rows of a call. *Quadrature* is deterministic.
+For two classes the difference of the latents is Gaussian, and the trapezoidal rule integrates over
+it (error below 1e-7 up to a standard deviation of 40, where the sigmoid is nearly a step and
+Gauss-Hermite nodes have errors of percents). For more classes, points of a Sobol sequence replace
+the draws.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = ["mean_softmax", "quadrature_softmax", "sampled_softmax", "sobol_norma
 
 Array = NDArray[np.float64]
 
-#: Nodes for two classes, out to how many standard deviations, and the logarithm to base 2 of the
-#: points for more.
+#: Two classes: number of nodes, and the standard deviations that they reach to. More classes:
+#: logarithm to base 2 of the number of points.
 NODES, REACH, LOG_POINTS = 513, 8.0, 10
-#: Entries of a (draws, rows, classes) block that is held at a time.
+#: Most entries of a (draws, rows, classes) array in memory at a time.
 _BLOCK_ENTRIES = 1 << 23
 
 
 def sampled_softmax(mean: Array, variance: Array, draws: Array) -> Array:
-    """Return the probabilities of every draw, shape (S, n, K).
+    """Return the probabilities under every draw, shape (S, n, K).
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def sampled_softmax(mean: Array, variance: Array, draws: Array) -> Array:
 def mean_softmax(
     mean: Array, variance: Array, draws: Array, block_entries: int = _BLOCK_ENTRIES
 ) -> Array:
-    """Return the mean over the draws, shape (n, K); some rows at a time.
+    """Return the mean of the softmax over the draws, shape (n, K), computed in blocks of rows.
 
     Examples
     --------
@@ -65,7 +65,7 @@ def mean_softmax(
 
 @lru_cache(maxsize=32)
 def sobol_normals(K: int, log_points: int = LOG_POINTS) -> Array:
-    """Return points spread like a standard normal in K dimensions, shape (2**log_points, K)."""
+    """Return quasi-random standard normal points in K dimensions, shape (2**log_points, K)."""
     points = qmc.Sobol(K, scramble=True, rng=np.random.default_rng(0)).random_base2(log_points)
     return np.asarray(ndtri(points))
 

@@ -6,10 +6,12 @@ With one factorisation for all classes,
 
     f(x) = k_x^\top (K + \mathrm{diag}(\sigma^2 / c))^{-1} T , \qquad T = (Y - \pi) / s ,
 
-where a constant is part of the kernel. Held-out latents are in closed form
-(:mod:`twostagegp.numerics.held_out`). Candidates are the kernels of the dictionary in every view of
-the table (:mod:`twostagegp.classification.views`). They are trained by the mean over classes of
-leave-one-out densities on a few hundred rows and ranked by held-out log loss.
+with a constant in the kernel, one-hot labels Y, class frequencies :math:`\pi` and the root mean
+square s of :math:`Y - \pi`. Held-out latents have a closed form
+(:mod:`twostagegp.numerics.held_out`). Candidates are all kernels of the dictionary in every view of
+the table
+(:mod:`twostagegp.classification.views`). They are trained by the mean over classes of leave-one-out
+densities on a few hundred rows and ranked by held-out log loss.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from numpy.typing import NDArray
 
 from twostagegp.classification.latents import Latents, exact_engine, label_rows, make_engine
 from twostagegp.classification.pool import fit_pool
-from twostagegp.classification.refits import by_refits, retrained
+from twostagegp.classification.refits import heldout_by_refits, train_from_start
 from twostagegp.classification.table import ClassTable
 from twostagegp.classification.views import View
 from twostagegp.engines.exact.engine import ExactEngine
@@ -43,7 +45,7 @@ Index = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Tried:
-    """A candidate and how it did."""
+    """A candidate that was tried: its held-out log loss, rows, seconds and failure."""
 
     label: str
     view: str
@@ -64,12 +66,12 @@ class Ridge:
 
     @classmethod
     def of(cls, view: View, kernel: Kernel, constant: float) -> Ridge:
-        """Return a candidate that is not trained yet."""
+        """Return an untrained candidate."""
         return cls(view, kernel, Candidate(PlusConstant(kernel, constant), "loo"))
 
     @property
     def parameters(self) -> Vector:
-        """(theta, log noise variance) at the best penalty."""
+        """Parameters (theta, log noise variance) at the best penalty."""
         assert self.candidate.parameters is not None
         return self.candidate.with_penalty(self.candidate.parameters)
 
@@ -92,8 +94,9 @@ def kernel_choices(
 ) -> list[tuple[View, Kernel]]:
     """Return every kernel in every view.
 
-    One lengthscale per column is for narrow tables. Kernels of the L1 distance, which is slow on
-    many columns, are left out of wide tables; a linear kernel joins there.
+    With ``ard="both"`` only narrow tables get kernels with one lengthscale per column. If there is
+    more than one kernel, wide tables get no kernels of the L1 distance, which is slow on many
+    columns, and a linear kernel in addition.
     """
     choices: list[tuple[View, Kernel]] = []
     d = len(table.views[0].columns)
@@ -119,7 +122,10 @@ def search_ridges(
     settings: ClassSettings,
     rng: np.random.Generator,
 ) -> tuple[list[Ridge], list[Tried]]:
-    """Train candidates on some rows; return the best ``keep``, best first, and what was tried."""
+    """Train candidates on some rows; return the best ``keep``, best first, and all that was tried.
+
+    A first training on few rows selects the candidates of a second one on more rows.
+    """
     order = rng.permutation(len(table))
     alive = [Ridge.of(view, kernel, settings.constant) for view, kernel in choices]
     tried: list[Tried] = []
@@ -175,10 +181,10 @@ def _tune(
 
 
 def _best_of_each_kind(ridges: Sequence[Ridge], keep: int) -> list[Ridge]:
-    """Return the best ridges, best first; if there is room for several, the best of each kind.
+    """Return the best ``keep`` ridges, best first; if ``keep`` > 1, with the best of each kind.
 
-    Kinds are linear kernels, and stationary ones with one lengthscale and with many: losses of
-    kernels with more parameters are the more optimistic ones.
+    Kinds are linear kernels, and stationary kernels with one lengthscale and with many. The loss of
+    a kernel with more parameters is more optimistic, so losses compare kernels of one kind best.
     """
     ranked = sorted(ridges, key=lambda ridge: ridge.loss)
     if keep > 1:
@@ -207,7 +213,7 @@ def ridge_member(
     sample : integer array of shape (h,)
         Rows that are held out.
     refit_folds : integer array of shape (m,), optional
-        Hyperparameters of flexible kernels are trained again without each of these folds.
+        Folds without which the hyperparameters of flexible kernels are trained again.
     """
     rows = label_rows(table, ridge.view)
     engine = make_engine(rows, settings.ridge_floor, method, n_neighbors)
@@ -221,13 +227,15 @@ def ridge_member(
 
 
 def _refit(table: ClassTable, ridge: Ridge, folds: Index, settings: ClassSettings) -> Array:
-    """Return held-out latents of a ridge, hyperparameters trained again without each fold."""
+    """Return held-out latents of a ridge at hyperparameters trained without the row's fold."""
     engine = _engine(table, ridge.view, settings)
     kernel = ridge.candidate.kernel
 
     def train(index: Index) -> Vector | None:
         again = Ridge(
-            ridge.view, ridge.kernel, retrained(engine, kernel, "loo", index, settings.refit_steps)
+            ridge.view,
+            ridge.kernel,
+            train_from_start(engine, kernel, "loo", index, settings.refit_steps),
         )
         if again.candidate.failure or again.candidate.parameters is None:
             return None
@@ -242,4 +250,4 @@ def _refit(table: ClassTable, ridge: Ridge, folds: Index, settings: ClassSetting
         held = engine.condition(kernel, parameters).heldout()
         return ((engine.rows.t - held.residual).double().cpu().numpy(),)
 
-    return by_refits(folds, train, heldout, ridge.parameters)[0]
+    return heldout_by_refits(folds, train, heldout, ridge.parameters)[0]

@@ -1,4 +1,4 @@
-"""A classification table as the parts see it: distinct rows, class numbers, views."""
+"""The table of a classification: distinct rows, class numbers, views."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class ClassTable:
     Attributes
     ----------
     X : array of shape (m, d)
-        In the user's units.
+        Inputs in the user's units.
     codes : integer array of shape (m,)
-        Class of each.
+        Class number of each row.
     n_classes : int
     c : array of shape (m,)
-        Weight: how many rows it stands for.
+        Weight of each row: the number of table rows that it stands for.
     groups : integer array of shape (m,) or None
     views : sequence of View
     constant_columns : list of str
@@ -70,7 +70,7 @@ class ClassTable:
 
     @property
     def target_scale(self) -> float:
-        """Root mean square over rows and classes of a label less its prior."""
+        """Root mean square, over rows and classes, of one-hot labels minus their prior."""
         return float(np.sqrt(np.mean(self.prior * (1.0 - self.prior))))
 
     @cached_property
@@ -78,7 +78,7 @@ class ClassTable:
         return {}
 
     def inputs(self, view: View) -> Tensor:
-        """The rows in one of the views, shape (m, d)."""
+        """Return the rows in one of the views, shape (m, d)."""
         if view.name not in self._inputs:
             self._inputs[view.name] = self.tensor(view(self.X))
         return self._inputs[view.name]
@@ -91,7 +91,7 @@ class ClassTable:
         return None if self.groups is None else torch.as_tensor(self.groups, device=self.device)
 
     def subset(self, index: Index) -> ClassTable:
-        """Some of the distinct rows, in the same views."""
+        """Return the table of some of the distinct rows, with the same views."""
         groups = None
         if self.groups is not None:
             _, groups = np.unique(self.groups[index], return_inverse=True)
@@ -107,7 +107,7 @@ class ClassTable:
     def __getstate__(self) -> dict[str, object]:
         state = self.__dict__.copy()
         for name in ("_inputs", "group_tensor"):
-            state.pop(name, None)  # made again when it is asked for
+            state.pop(name, None)  # computed again when needed
         return state
 
 

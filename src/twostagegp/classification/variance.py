@@ -1,10 +1,9 @@
 r"""Part 2 of a classifier: Gaussian processes with Dirichlet noise, one kernel for all classes.
 
-Hyperparameters of the second stage are those under which the held-out residuals of the first have
-the largest density (:func:`twostagegp.numerics.objectives.heldout_variance`, summed over classes),
-or with in-sample residuals the largest likelihood; those of a single stage maximise the
-leave-one-out density of the targets. All are trained on a few hundred rows, unless a
-:class:`Training` says otherwise.
+Hyperparameters of the second stage maximise the density of the held-out residuals of the first
+(:func:`twostagegp.numerics.objectives.heldout_variance`, summed over classes) or, with in-sample
+residuals, their likelihood; those of a single stage maximise the leave-one-out density of the
+targets. All are trained on a few hundred rows, unless a :class:`Training` is given.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from twostagegp.classification.dirichlet import Dirichlet
 from twostagegp.classification.latents import Latents, dirichlet_rows, exact_engine, make_engine
-from twostagegp.classification.refits import by_refits, retrained
+from twostagegp.classification.refits import heldout_by_refits, train_from_start
 from twostagegp.classification.table import ClassTable
 from twostagegp.classification.views import View
 from twostagegp.engines.problem import ObjectiveName
@@ -35,16 +34,17 @@ Index = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TrainedKernel:
-    """A kernel in a view with its hyperparameters, and the transform that they are for.
+    """A kernel in a view with its hyperparameters, and the transform of the labels.
 
     Attributes
     ----------
-    scale : float
-        Targets are divided by it before training.
     centre : array of shape (K,)
-        Subtracted from the targets before that.
+        Subtracted from the targets before training.
+    scale : float
+        The centred targets are divided by it.
     constant : float
-        Prior variance of a constant in the kernel: that of a single stage, whose mean is used.
+        Prior variance of a constant in the kernel. It is positive for a single stage, whose mean
+        is used, and 0 otherwise.
     """
 
     view: View
@@ -63,12 +63,12 @@ class TrainedKernel:
 
     @property
     def noise(self) -> float:
-        """Noise variance that was learned, in addition to the transform's."""
+        """Trained noise variance, in addition to the known noise of the transform."""
         return math.exp(self.parameters[-1])
 
     @property
     def covariance(self) -> Kernel:
-        """The kernel with its constant, if it has one."""
+        """The kernel, plus its constant if that is positive."""
         return PlusConstant(self.kernel, self.constant) if self.constant else self.kernel
 
 
@@ -143,20 +143,22 @@ def refit_latents(
     folds: Index,
     settings: ClassSettings,
 ) -> tuple[Array, Array]:
-    """Return held-out means and variances, hyperparameters trained again without each fold.
+    """Return held-out means and variances at hyperparameters trained without the row's fold.
 
-    Of a single stage, whose hyperparameters are those of largest leave-one-out density.
+    They are those of a single stage, whose hyperparameters maximise the leave-one-out density.
     """
     rows = dirichlet_rows(table, trained.view, trained.dirichlet, trained.centre, trained.scale)
     engine = exact_engine(rows, noise_floor)
     everything = np.arange(len(table))
 
     def train(index: Index) -> Vector | None:
-        candidate = retrained(engine, trained.covariance, "loo", index, settings.training_steps)
+        candidate = train_from_start(
+            engine, trained.covariance, "loo", index, settings.training_steps
+        )
         return None if candidate.failure else candidate.parameters
 
     def heldout(parameters: Vector) -> tuple[Array, ...]:
         return condition(table, replace(trained, parameters=parameters)).heldout(everything)
 
-    means, variances = by_refits(folds, train, heldout, trained.parameters)
+    means, variances = heldout_by_refits(folds, train, heldout, trained.parameters)
     return means, variances

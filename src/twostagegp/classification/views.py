@@ -1,13 +1,13 @@
 r"""Views of a table: how its columns are scaled before distances are taken.
 
-Columns of a table have units of their own and are standardised one by one. Columns of an embedding
-have none: their spread says how much a direction matters, and standardising them lifts the many
-that hardly vary to the rank of the few that do. So wide tables are looked at in three ways, and
-held-out log loss decides:
+Columns of an ordinary table have different units and are standardised one by one. Columns of an
+embedding have no units: a column with a larger standard deviation matters more, and standardising
+would give the many columns of small variance the same influence as the few of large variance. So
+wide tables get three views, among which held-out log loss decides:
 
-- *columns*: every column centred and divided by its own standard deviation;
-- *common*: centred, all divided by one number;
-- *unit*: every row divided by its length first, so that a linear kernel is that of the cosine.
+- *columns*: every column is centred and divided by its own standard deviation;
+- *common*: every column is centred, and all are divided by one number;
+- *unit*: every row is divided by its length first, so that a linear kernel depends on the cosine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["View", "make_views"]
 
 Array = NDArray[np.float64]
 
-#: Scaled values are clipped at this size: distances stay finite.
+#: Scaled values are clipped at this absolute value, so that distances stay finite.
 _FAR = 1e12
 
 
@@ -49,7 +49,7 @@ class View:
     unit: bool = False
 
     def __call__(self, X: Array) -> Array:
-        """The scaled table, shape (n, d of the columns in use)."""
+        """Return the scaled table, shape (n, number of columns in use)."""
         Z = X[:, self.columns]
         if self.unit:
             Z = _unit_rows(Z)
@@ -59,7 +59,7 @@ class View:
 
 
 def _unit_rows(Z: Array) -> Array:
-    # The largest entry first: a square of it might overflow.
+    # Divided by the largest entry first, since its square might overflow.
     largest = np.abs(Z).max(1, initial=0.0, keepdims=True)
     Z = Z / np.where(largest > 0.0, largest, 1.0)
     length = np.sqrt((Z**2).sum(1, keepdims=True))
@@ -69,7 +69,7 @@ def _unit_rows(Z: Array) -> Array:
 def make_views(
     X: Array, weight: Array, names: Sequence[str], many_columns: int = 30
 ) -> tuple[list[View], list[str]]:
-    """The views of a table, and the names of its constant columns.
+    """Return the views of a table, and the names of its constant columns.
 
     Parameters
     ----------
