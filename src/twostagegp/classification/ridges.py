@@ -9,9 +9,8 @@ With one factorisation for all classes,
 with a constant in the kernel, one-hot labels Y, class frequencies :math:`\pi` and the root mean
 square s of :math:`Y - \pi`. Held-out latents have a closed form
 (:mod:`twostagegp.numerics.held_out`). Candidates are all kernels of the dictionary in every view of
-the table
-(:mod:`twostagegp.classification.views`). They are trained by the mean over classes of leave-one-out
-densities on a few hundred rows and ranked by held-out log loss.
+the table (:mod:`twostagegp.classification.views`). They are trained by the mean over classes of
+leave-one-out densities on a few hundred rows and ranked by held-out log loss.
 """
 
 from __future__ import annotations

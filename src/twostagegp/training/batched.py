@@ -1,16 +1,16 @@
-r"""Choosing the hyperparameters of many small problems at once.
+r"""Training the hyperparameters of many small problems at once.
 
 Repetitions of one kernel on subsamples of one table, or on draws of one model, have nearly the
-same optimum and nearly the same curvature. So a few *pilots*, problems with some of their rows, are
-solved from several starts; their optimum and their Hessian, by differences of the gradient, start
-all problems. From there
+same optimum and nearly the same curvature. So a few *pilots*, problems on some of their rows, are
+solved from several starts. All problems then start from the optimum of the pilots and from their
+Hessian, which is computed by differences of the gradient. From there
 
 .. math::
 
     x_b \leftarrow x_b - \eta_b H_b \nabla L_b(x_b)
 
 with BFGS updates of each :math:`H_b` needs a handful of evaluations. A problem that has converged
-takes no part in the evaluations of the others.
+is no longer evaluated.
 """
 
 from __future__ import annotations
@@ -44,22 +44,23 @@ Indices = NDArray[np.int64]
 #: Starting values for all problems, and their inverse Hessian.
 Starts = tuple[list[Array], Array]
 
-#: A problem stops when a step promises less than this, in the mean over rows.
+#: A problem stops when the expected gain of a step is below this, in the mean over rows.
 TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
 class Pilots:
-    """Which problems lead the way for the others, and what counts as another optimum."""
+    """How pilots are solved, and which optima count as different from the best."""
 
-    #: How many pilots, on how many of their rows, and how far they are driven.
+    #: Number of pilots, rows of each, and the tolerance to which they are solved.
     count: int = 4
     rows: int = 150
     tolerance: float = 1e-4
     #: Shifts of (log lengthscale, log noise) of their starts: a likelihood often has two optima,
-    #: one of which takes the noise for a rough function.
+    #: of which one explains the noise by a rough function.
     shifts: tuple[tuple[float, float], ...] = ((0.0, 0.0), (-1.5, -3.0), (0.7, 2.0))
-    #: An optimum is a rival of the best one if it is at most so much worse, in the mean over rows.
+    #: An optimum is a rival of the best one if its value, a mean over rows, is at most this much
+    #: larger.
     rival: float = 0.03
 
 
@@ -74,7 +75,7 @@ class BatchFit:
     ----------
     parameters : array of shape (B, p)
     value : array of shape (B,)
-        Infinite where the problem could not be evaluated anywhere.
+        Infinite if the problem could not be evaluated at any parameters.
     evaluations : array of shape (B,)
     converged : array of shape (B,)
     """
@@ -85,23 +86,23 @@ class BatchFit:
     converged: NDArray[np.bool_]
 
     def spread(self, index: Indices, size: int) -> BatchFit:
-        """These problems as numbers ``index`` of ``size``, the others not fitted yet."""
-        nothing = BatchFit(
+        """Return a fit of ``size`` problems: these at ``index``, the others not fitted yet."""
+        unfitted = BatchFit(
             np.zeros((size, self.parameters.shape[1])),
             np.full(size, np.inf),
             np.zeros(size, dtype=np.int64),
             np.zeros(size, dtype=bool),
         )
-        return nothing.merge_better(self, index)
+        return unfitted.merge_better(self, index)
 
     def extended(self, other: BatchFit) -> BatchFit:
-        """These problems and others after them."""
+        """Return the fit of these problems followed by those of ``other``."""
         names = self.__dataclass_fields__
         pairs = ((getattr(self, name), getattr(other, name)) for name in names)
         return BatchFit(*(np.concatenate(pair) for pair in pairs))
 
     def merge_better(self, other: BatchFit, index: Indices) -> BatchFit:
-        """The better of two fits of each problem; the other one has the problems ``index``."""
+        """Return the better of two fits of each problem; ``other`` has the problems ``index``."""
         better = ~(other.value > self.value[index])
         fit = copy.deepcopy(self)
         fit.evaluations[index] += other.evaluations
@@ -125,13 +126,13 @@ def minimise_batch(
     ----------
     start : array of shape (B, p)
     inverse_hessian : array of shape (p, p), optional
-        Of all problems, approximately; the identity by default.
+        Approximate inverse Hessian of all problems; the identity by default.
     index : array of shape (B,), optional
-        Which problems of the batch; one may occur several times with several starts.
+        Numbers of the problems; one may occur several times with several starts.
     evaluations : int
-        At most, for each problem.
+        Most evaluations per problem.
     tolerance : float
-        Smallest promised gain of a step, in the mean over rows.
+        A problem stops if the expected gain of a step is smaller, in the mean over rows.
     """
     lower, upper = problems.bounds()
     index = np.arange(len(problems)) if index is None else index
@@ -170,14 +171,14 @@ def minimise_batch(
         gradient[taken] = new_gradient[better]
         length[taken] = 1.0
         length[refused] *= 0.3
-        # So short a step that still leads uphill is rounding: there is nothing left to gain.
+        # If even so short a step leads uphill, the differences are rounding errors.
         stuck = refused[length[refused] < 1e-3]
         alive[stuck], converged[stuck] = False, True
     return BatchFit(x, value, count, converged)
 
 
 def bfgs_updates(H: Array, s: Array, y: Array) -> Array:
-    """Return each inverse Hessian by the BFGS formula; as it was without positive curvature."""
+    """Return each inverse Hessian after a BFGS update; unchanged without positive curvature."""
     sy = (s * y).sum(1)
     good = sy > 1e-10 * np.linalg.norm(s, axis=1) * np.linalg.norm(y, axis=1)
     rho = np.where(good, 1.0 / np.where(good, sy, 1.0), 0.0)[:, None, None]
@@ -193,12 +194,12 @@ def fit_batch(
     tolerance: float = TOLERANCE,
     pilots: Pilots = PILOTS,
 ) -> BatchFit:
-    """Minimise every problem, started from pilots.
+    """Minimise every problem, starting from the optima of pilots.
 
     Parameters
     ----------
     starts : optional
-        What :func:`pilot_starts` gave for these problems or for others like them.
+        Result of :func:`pilot_starts` for these problems or for similar ones.
 
     Raises
     ------
@@ -206,11 +207,11 @@ def fit_batch(
         If no pilot can be evaluated at any start.
     """
     centres, inverse = pilot_starts(problems, pilots) if starts is None else starts
-    everyone = np.arange(len(problems))
-    height = np.stack([problems(np.tile(c, (len(problems), 1)), everyone)[0] for c in centres])
+    every = np.arange(len(problems))
+    height = np.stack([problems(np.tile(c, (len(problems), 1)), every)[0] for c in centres])
     fit: BatchFit | None = None
     for centre, value in zip(centres, height, strict=True):
-        # A start far above another one is not worth the way down.
+        # Starts with a much larger value than another start are skipped.
         index = np.flatnonzero(value <= height.min(0) + pilots.rival)
         if index.size == 0:
             continue
@@ -228,7 +229,7 @@ def fit_batch(
 
 
 def pilot_index(B: int, count: int = PILOTS.count) -> Indices:
-    """Which of B problems are the pilots; all where they are the only problems.
+    """Return the numbers of the pilots among B problems; all of them if B <= count.
 
     Examples
     --------
@@ -239,7 +240,7 @@ def pilot_index(B: int, count: int = PILOTS.count) -> Indices:
 
 
 def pilot_starts(problems: ProblemBatch, pilots: Pilots = PILOTS) -> Starts:
-    """Starts for all problems and their inverse Hessian, from a few problems on fewer rows."""
+    """Return starts for all problems and their inverse Hessian, from a few problems on few rows."""
     index = pilot_index(len(problems), pilots.count)
     optima, value = _optima_from_several_starts(problems.subset(index, pilots.rows), pilots)
     fitted = np.isfinite(value).any(0)
@@ -249,8 +250,8 @@ def pilot_starts(problems: ProblemBatch, pilots: Pilots = PILOTS) -> Starts:
     inverse = positive_inverse(hessian)
     rival = value <= value.min(0) + pilots.rival
     found, owner = optima[rival], np.broadcast_to(np.arange(len(index)), rival.shape)[rival]
-    # The optimum moves with the number of rows: whole problems, those that a start was found on,
-    # say where to.
+    # The optimum moves with the number of rows, so each start is improved on all rows of one or two
+    # of the problems on which it was found.
     centres, curvatures = [], []
     for group in group_optima(found, hessian):
         owners = np.unique(owner[group])[:2]
@@ -263,7 +264,7 @@ def pilot_starts(problems: ProblemBatch, pilots: Pilots = PILOTS) -> Starts:
 
 
 def _optima_from_several_starts(problems: ProblemBatch, pilots: Pilots) -> tuple[Array, Array]:
-    """Optima (starts, problems, p) and their values (starts, problems)."""
+    """Return optima of shape (starts, problems, p) and their values, shape (starts, problems)."""
     B, starts = len(problems), []
     for lengthscale, noise in pilots.shifts:
         start = problems.starts()
@@ -281,13 +282,13 @@ def _optima_from_several_starts(problems: ProblemBatch, pilots: Pilots) -> tuple
 
 
 def curvature(problems: ProblemBatch, x: Array) -> Array:
-    """Inverse of the mean Hessian at the parameters x (B, p), made positive definite, (p, p)."""
+    """Return the inverse of the mean Hessian at parameters x (B, p), made positive definite."""
     return positive_inverse(_hessian(problems, x))
 
 
 def _hessian(problems: ProblemBatch, x: Array) -> Array:
-    """Mean Hessian at the optima, by differences of the gradient."""
-    (k, p), step = x.shape, 0.02  # wide: the curvature of a whole step, not of a point
+    """Return the mean Hessian at the optima, by differences of the gradient."""
+    (k, p), step = x.shape, 0.02  # a wide step, for the curvature over the range of a step
     shifts = np.concatenate([np.eye(p), -np.eye(p)]) * step
     points = (x[:, None, :] + shifts[None]).reshape(-1, p)
     value, gradient = problems(points, np.repeat(np.arange(k), 2 * p))
@@ -299,7 +300,7 @@ def _hessian(problems: ProblemBatch, x: Array) -> Array:
 
 
 def positive_inverse(hessian: Array) -> Array:
-    """Return the inverse with every eigenvalue's absolute value, bounded away from zero."""
+    """Return the inverse with eigenvalues replaced by their absolute values, at least 1e-3."""
     eigenvalues, vectors = np.linalg.eigh(hessian)
     positive = np.maximum(np.abs(eigenvalues), 1e-3)
     return np.asarray((vectors / positive) @ vectors.T)
@@ -308,11 +309,12 @@ def positive_inverse(hessian: Array) -> Array:
 def group_optima(
     optima: Array, hessian: Array, noise_factor: float = 3.0, height: float = 0.1
 ) -> list[NDArray[np.bool_]]:
-    """Return all optima as one group, or as two where they are different.
+    """Return all optima as one group, or as two groups if they differ.
 
-    Where noise is large a likelihood often has two optima, one of which takes the noise for a rough
-    function; so optima whose noise variances differ by more than ``noise_factor`` are told apart by
-    it. Others are different where the quadratic model puts one more than ``height`` above another.
+    If noise is large, a likelihood often has two optima, of which one explains the noise by a rough
+    function; so optima whose noise variances differ by more than the factor ``noise_factor`` are
+    grouped by noise variance. Otherwise they differ if, in the quadratic model, one of them is more
+    than ``height`` above the median.
 
     Returns
     -------
@@ -332,7 +334,8 @@ def group_optima(
     above = height_above(np.median(optima, axis=0))
     if above.max() <= height:
         return [np.ones(len(optima), dtype=bool)]
-    # Nearer to the one that is farthest out, or to the one farthest from that.
+    # One group is nearer to the optimum farthest from the median, the other is nearer to the
+    # optimum farthest from that one.
     far = optima[np.argmax(above)]
     other = optima[np.argmax(height_above(far))]
     near_far = height_above(far) < height_above(other)

@@ -1,4 +1,4 @@
-"""Candidates: a kernel, the objective that trains it, and what training has found so far."""
+"""Candidates: a kernel, the objective that trains it, and the state of its training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Candidate", "fitted_only", "train_with"]
 
 @dataclass
 class Candidate:
-    """A kernel, the objective that trains it, and what training has found so far."""
+    """A kernel, the objective that trains it, and the state of its training."""
 
     kernel: Kernel
     objective: ObjectiveName
@@ -44,11 +44,11 @@ class Candidate:
         return f"{self.kernel.label}/{self.objective}"
 
     def with_penalty(self, parameters: Vector) -> Vector:
-        """Parameters whose log noise is moved to where it predicts the mean best."""
+        """Return parameters with the log noise moved by the tuned shift of the penalty."""
         return np.append(parameters[:-1], parameters[-1] + self.penalty_shift)
 
     def account(self, evaluations: int, seconds: float, is_full: bool) -> None:
-        """Add what a training has cost."""
+        """Add the cost of a training."""
         self.evaluations += evaluations
         self.seconds += seconds
         if is_full:
@@ -58,10 +58,10 @@ class Candidate:
     def train(
         self, engine: Trainable, R: Tensor | None, is_full: bool, steps: int, tolerance: float
     ) -> None:
-        """Improve the parameters on the engine's rows; a failure is remembered.
+        """Improve the parameters on the engine's rows; a failure is recorded in ``failure``.
 
-        The first time by L-BFGS; then ``steps`` counts evaluations, and the curvature found on
-        fewer rows guides them.
+        The first training uses L-BFGS. Later ones use the curvature found before, and ``steps`` is
+        then the number of evaluations.
         """
         if steps == 0:
             return
@@ -75,7 +75,7 @@ class Candidate:
         self.account(problem.evaluations, time.perf_counter() - begin, is_full)
 
     def record(self, fitted: Fitted) -> None:
-        """Take over what a training has found."""
+        """Store the result of a training."""
         self.parameters = fitted.parameters
         self.value = fitted.value
         self.gradient_norm = fitted.gradient_norm
@@ -89,9 +89,9 @@ def train_with(
     rng: np.random.Generator,
     R: Tensor | None = None,
 ) -> None:
-    """Train one candidate exactly as a user's :class:`Training` says.
+    """Train one candidate by the schedule of a user's :class:`Training`.
 
-    A failure is remembered on the way of :meth:`Candidate.train`; :func:`fitted_only` drops it.
+    A failure is recorded in the candidate, which :func:`fitted_only` then drops.
     """
     try:
         _train_with(engine, candidate, training, rng, R)
@@ -100,7 +100,7 @@ def train_with(
 
 
 def fitted_only(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Candidates that could be fitted; an error that names every reason if there is none."""
+    """Return the candidates that could be fitted; raise an error with all reasons if none could."""
     fitted = [c for c in candidates if c.parameters is not None and not c.failure]
     if not fitted:
         reasons = sorted({c.failure for c in candidates})

@@ -1,9 +1,9 @@
-r"""Training many candidate kernels for little more than the price of one.
+r"""Training many candidate kernels for little more than the cost of one.
 
-A candidate is a kernel and the objective that trains it. All of them start on a few hundred
-rows; the rows grow about threefold from rung to rung of a *ladder* while the candidates
-become fewer, and only the last survivors ever see all rows, each from an excellent start:
-the subsampling warm start of the paper, with pruning. What a rung cost stands in its record.
+A candidate is a kernel and the objective that trains it. All candidates start on a few hundred
+rows. From rung to rung of a *ladder* the number of rows grows about threefold and the number of
+candidates falls; only the last ones are trained on all rows, each from an excellent start. This is
+the subsampling warm start of the paper, with pruning.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOG = logging.getLogger("twostagegp")
 
 @dataclass(frozen=True)
 class Rung:
-    """How many rows, how many candidates enter, and how long each is trained.
+    """The rows of a rung, the number of candidates that enter it, and how long each is trained.
 
     ``steps`` are L-BFGS iterations on the first rung, evaluations on the others; a tuple gives
     each candidate its own number, best first.
@@ -40,7 +40,7 @@ class Rung:
     tolerance: float
 
     def steps_of(self, rank: int) -> int:
-        """Steps of the candidate that entered this rung at ``rank``."""
+        """Return the steps of the candidate that entered this rung at ``rank``."""
         if isinstance(self.steps, int):
             return self.steps
         return self.steps[rank] if rank < len(self.steps) else 0
@@ -64,8 +64,9 @@ class Ladder:
     ) -> Ladder:
         """Plan rungs of 300, 900, 2700, ... rows, then all n.
 
-        If ``patient``, candidates are dropped only where keeping them would cost something.
-        ``blocked_rows`` is the exact engine's: an evaluation of more rows costs less.
+        If ``patient``, candidates are kept on rungs where training them is cheap
+        (:func:`_affordable`). ``blocked_rows`` is that of the exact engine: above it an evaluation
+        costs fewer factorisations.
 
         Examples
         --------
@@ -78,12 +79,12 @@ class Ladder:
             sizes.append(size)
             size *= 3
         if not sizes:
-            # A few dozen rows do not determine hyperparameters to more digits than this.
+            # A few dozen rows do not determine hyperparameters more precisely.
             return cls((Rung(n, n_candidates, 60, 1e-3 if n < 60 else 2e-4),))
         rungs = []
         for i, m in enumerate(sizes):
             keep = max(full_keep, n_candidates // 3**i)
-            # A rung of 8000 rows finds little left to do: the one before has thousands already.
+            # From 8000 rows on few steps suffice: the rung before has thousands of rows already.
             steps = 40 if i == 0 else 8 if m < 8000 else 4
             if patient:
                 keep = max(keep, min(n_candidates, _affordable(m, n, steps, blocked_rows)))
@@ -92,11 +93,12 @@ class Ladder:
 
 
 def _affordable(m: int, n: int, evaluations: int, blocked_rows: int) -> int:
-    """Return how many candidates a rung of m rows can have for a twentieth of a large fit's cost.
+    """Return how many candidates a rung of m rows can train for a twentieth of a large fit's cost.
 
-    That is about 24 factorisations of all n rows. An evaluation costs two of m rows where
-    derivatives are estimated, nine where all matrices are held. Few rows of a noisy table tell
-    kernels badly apart: no candidate is dropped there to save next to nothing.
+    A large fit costs about 24 factorisations of all n rows. An evaluation costs two factorisations
+    of m rows if derivatives are estimated, nine if all matrices are held in memory. On few rows of
+    a noisy table the ranking of kernels is unreliable, so candidates are not dropped there for a
+    negligible saving.
     """
     if n <= blocked_rows:
         return 0
@@ -115,11 +117,11 @@ def climb(
     rng: np.random.Generator,
     R: Tensor | None = None,
 ) -> list[Candidate]:
-    """Train candidates up the ladder, keep the best ``keep`` of each rung; return the survivors.
+    """Train candidates up the ladder; return those that reach its end.
 
-    ``score(engine, unseen, candidates)`` ranks candidates (smaller is better) after training on
-    ``engine``; ``unseen`` holds up to 1000 rows that this rung has not seen.
-    Nested subsamples: each rung contains the rows of the one before it.
+    The next rung's ``keep`` best candidates go on. ``score(engine, unseen, candidates)`` ranks
+    them (smaller is better) after training on ``engine``; ``unseen`` has up to 1000 rows that are
+    not in this rung. Subsamples are nested: each rung contains the rows of the one before it.
     """
     n = len(engine.rows)
     order = rng.permutation(n)

@@ -1,7 +1,7 @@
-r"""Choosing hyperparameters: optimisers of a training problem.
+r"""Optimisers of a training problem.
 
 A :class:`~twostagegp.engines.problem.Problem` is minimised by L-BFGS-B (default), or by Adam or
-AdamW with cosine warm restarts, the paper's way.
+AdamW with cosine warm restarts as in the paper.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
     "minimise",
 ]
 
-#: GPyTorch's lower bound of a noise variance, kept where its way of training is.
+#: GPyTorch's lower bound of a noise variance, which Adam and AdamW respect here as well.
 _GPYTORCH_NOISE_FLOOR = 1e-4
 
 
@@ -56,11 +56,11 @@ def minimise(
     weight_decay: float = 0.01,
     tolerance: float = 1e-5,
 ) -> Fitted:
-    """Minimise a problem from ``start`` (its own starting values by default).
+    """Minimise a problem from ``start`` (the problem's starting values by default).
 
-    A step of L-BFGS onto a matrix that cannot be factorised counts as very bad, so that the line
-    search turns back, and only a start that fails raises. Adam and AdamW take every step they
-    are told to and raise where one fails.
+    If a step of L-BFGS leads to a matrix that cannot be factorised, its value is set very large, so
+    that the line search turns back; only a start that fails raises. Adam and AdamW have no line
+    search and raise if any step fails.
     """
     before = problem.evaluations
     bounds = problem.bounds()
@@ -115,16 +115,16 @@ def improve(
     evaluations: int,
     tolerance: float = 1e-5,
 ) -> Fitted:
-    r"""A few quasi-Newton steps with a curvature that is known already.
+    r"""Take a few quasi-Newton steps with a known curvature.
 
-    A problem on more rows, or on other rows, has nearly the Hessian of the problem it was warm
-    started from, since objectives are means over rows. With that problem's inverse Hessian H the
+    Objectives are means over rows, so a problem on more rows, or on other rows, has nearly the same
+    Hessian as the problem whose optimum it starts from. With that problem's inverse Hessian H the
     step :math:`-H \nabla L` is good from the first evaluation on; BFGS updates keep H current.
 
     Parameters
     ----------
     evaluations : int
-        Evaluations of the problem at most; at least 1.
+        Most evaluations of the problem; at least 1.
     """
     before = problem.evaluations
     lower, upper = np.array(problem.bounds()).T
@@ -165,14 +165,14 @@ def descend(
     steps: int,
     tolerance: float,
 ) -> Fitted:
-    """:func:`improve` where a start and its curvature are known, else L-BFGS."""
+    """Minimise by :func:`improve` if a start and its curvature are given, else by L-BFGS."""
     if start is None or inverse_hessian is None:
         return minimise(problem, start, steps=steps, tolerance=tolerance)
     return improve(problem, start, inverse_hessian, steps, tolerance)
 
 
 def bfgs_update(H: Vector, s: Vector, y: Vector) -> Vector:
-    """Return the inverse Hessian by the BFGS formula; as it was without positive curvature."""
+    """Return the inverse Hessian after a BFGS update; unchanged without positive curvature."""
     sy = float(s @ y)
     if sy <= 1e-10 * float(np.linalg.norm(s) * np.linalg.norm(y)):
         return H
@@ -186,11 +186,11 @@ def cosine_rate(lr: float, period: int) -> Callable[[int], float]:
 
 
 class SoftplusSpace:
-    r"""A problem in GPyTorch's raw parameters, which Adam and AdamW step in.
+    r"""A problem in GPyTorch's raw parameters, which Adam and AdamW optimise.
 
-    GPyTorch keeps a positive parameter as :math:`\mathrm{softplus}(\rho) = \log(1 + e^\rho)`,
+    GPyTorch represents a positive parameter as :math:`\mathrm{softplus}(\rho) = \log(1 + e^\rho)`,
     starts every :math:`\rho` at 0 and keeps noise variances above 1e-4. Step lengths and weight
-    decay act on :math:`\rho`, so that the paper's learning rates mean the same here. The
+    decay act on :math:`\rho`, so that the paper's learning rates have the same meaning here. The
     parameters of a wrapped kernel are raw already.
     """
 
@@ -213,7 +213,7 @@ class SoftplusSpace:
         return np.where(self.positive, values + np.log(-np.expm1(-values)), x)
 
     def fixed_start(self, raw: Vector, x0: Vector) -> Vector:
-        """``raw`` where a parameter is positive, the kernel's own value elsewhere."""
+        """Return ``raw`` for positive parameters and the kernel's value ``x0`` for others."""
         return np.where(self.positive, raw, x0)
 
     def __call__(self, raw: Vector) -> tuple[float, Vector]:

@@ -1,9 +1,10 @@
 r"""Training on a batch of rows, in rounds.
 
-Neighbours and inducing points depend on the lengthscales. A *round* fixes them, takes a few
-quasi-Newton steps on a batch of rows, and the next round finds them again in the metric that was
-learned; the curvature is carried from round to round. Everything starts where an exact GP on a few
-hundred rows ends, which needs neither and learns which columns matter.
+Neighbours and inducing points depend on the lengthscales. A *round* keeps them fixed and takes a
+few quasi-Newton steps on a batch of rows; the next round finds them again in the new metric. The
+curvature is carried from round to round. The first round starts from the parameters of an exact GP
+on a few hundred rows, which needs neither neighbours nor inducing points and shows which columns
+matter.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ _LOG = logging.getLogger("twostagegp")
 
 @dataclass(frozen=True)
 class Schedule:
-    """How many rows and steps training takes; docs/defaults.md has the table behind it.
+    """Numbers of rows and steps of training; docs/defaults.md has the measurements behind them.
 
     Attributes
     ----------
     warm_rows : int
-        Rows of the exact GP that everything starts from.
+        Rows of the exact GP that gives the first parameters.
     pool : int
-        Rows among which neighbours are looked for while training.
+        Rows among which neighbours are searched during training.
     first, second : int
-        Rows of the batch, for all candidates and for those that are kept.
+        Rows of the first batch, for all candidates, and of the second, for those that are kept.
     unseen : int
-        Other rows, whose errors decide which candidates are kept.
+        Rows outside the first batch whose errors decide which candidates are kept.
     keep : int
         Candidates that are trained on the second batch.
     first_rounds, rounds, steps : int
@@ -71,12 +72,12 @@ def warm_start(
 ) -> list[Candidate]:
     """Train candidates by an exact GP on a few rows; return those that could be trained.
 
-    ``R`` belongs to the rows ``known`` (all rows by default).
+    ``R`` has one entry for each of the rows ``known`` (all rows by default).
     """
     among = np.arange(len(engine.rows)) if known is None else known.cpu().numpy()
-    place = rng.permutation(len(among))[:n_rows]
-    exact = ExactEngine(engine.rows.subset(among[place]), engine.noise_floor)
-    R_part = None if R is None else R[torch.as_tensor(place, device=R.device)]
+    chosen = rng.permutation(len(among))[:n_rows]
+    exact = ExactEngine(engine.rows.subset(among[chosen]), engine.noise_floor)
+    R_part = None if R is None else R[torch.as_tensor(chosen, device=R.device)]
     for candidate in candidates:
         candidate.train(exact, R_part, is_full=False, steps=40, tolerance=1e-3)
     return fitted_only(candidates)
@@ -90,7 +91,7 @@ def train_on_batch(
     steps: int,
     R: Tensor | None = None,
 ) -> None:
-    """Improve a candidate on a batch, with neighbours or inducing points found again each round.
+    """Improve a candidate on a batch; each round finds neighbours or inducing points again.
 
     ``R`` has one entry per row of the batch. A failure is recorded in the candidate.
     """
@@ -117,7 +118,7 @@ def train_in_rounds(
     schedule: Schedule,
     rng: np.random.Generator,
 ) -> list[Candidate]:
-    """Train from starting values; return the candidates that may join the stack, best first."""
+    """Train from starting values; return the candidates for the stack, best first."""
     n = len(engine.rows)
     order = rng.permutation(n)
     _LOG.info("%d kernels on %d rows", len(candidates), min(schedule.warm_rows, n))
@@ -136,7 +137,7 @@ def train_in_rounds(
         _LOG.info("first batch: %s, %d of %d", candidate.label, i + 1, len(alive))
         train_on_batch(pool, candidate, first, schedule.first_rounds, schedule.steps)
     alive = fitted_only(alive)
-    # Rows that no batch has seen, where there are enough of them.
+    # Rows outside the first batch, if there are enough of them.
     unseen = rows(max(0, min(schedule.first, n - schedule.unseen)), schedule.unseen)
     columns = [_errors(pool, candidate, unseen) for candidate in alive]
     ranking = np.argsort(rank_errors(np.column_stack(columns), pool.rows.subset(unseen)))

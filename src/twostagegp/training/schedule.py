@@ -1,4 +1,4 @@
-"""A fixed schedule of an optimiser, in place of the ladder of candidates."""
+"""A fixed schedule of an optimiser, used instead of the ladder of candidates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Training:
     ----------
     optimizer : {"lbfgs", "adam", "adamw"}
     steps : int
-        Iterations on the subsample (or on all rows where there is no subsample).
+        Iterations on the subsample (or on all rows if there is no subsample).
     lr : float
         Learning rate of Adam and AdamW.
     schedule : {"none", "cosine"}
