@@ -87,13 +87,13 @@ class TestPosterior:
             theirs = posterior.distribution.covariance_matrix[k]
             np.testing.assert_allclose(theirs, ours, rtol=1e-8, atol=1e-10 * ours.max())
 
-    @pytest.mark.parametrize("telling", [True, False])
-    def test_every_model_of_the_local_scale_is_converted(self, telling):
+    @pytest.mark.parametrize("uses_mean", [True, False])
+    def test_every_model_of_the_local_scale_is_converted(self, uses_mean):
         rng = np.random.default_rng(0)
         n = 160
         X, mean = rng.normal(size=(n, 2)), rng.normal(size=n)
         spread = np.where(np.arange(n) < 5, 0.0, rng.exponential(size=n))
-        situation = Situation(X, mean, rng.exponential(size=n) + 0.1, spread, telling)
+        situation = Situation(X, mean, rng.exponential(size=n) + 0.1, spread, uses_mean)
         z = np.exp(X[:, 0]) * rng.normal(size=n)
         rows = np.arange(n)
         cases = Cases.of(z, np.ones(n), rows, rows % 5, None, 1.0, rng)
@@ -102,7 +102,7 @@ class TestPosterior:
         )
         assert len(members) == 3  # two ridges and the trees
         combination = Combination(np.array([0.5, 0.6, 0.7]), 0.1, 0.2)
-        local = LocalScale(members, combination, np.ones(n), 2.0, 0.5, telling)
+        local = LocalScale(members, combination, np.ones(n), 2.0, 0.5, uses_mean)
         module = ScaleModule(local, torch.device("cpu"))
         ours = local.factor(situation)
         inputs = (X, mean, situation.variance, spread**2)

@@ -41,7 +41,7 @@ _LOG = logging.getLogger("twostagegp")
 
 @dataclass(frozen=True)
 class ClassOptions:
-    """The choices of the estimator, one field per constructor parameter."""
+    """The options of a fit, one field per constructor parameter of the estimator."""
 
     stages: int
     alpha_eps: float | str

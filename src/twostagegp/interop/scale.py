@@ -87,7 +87,7 @@ class ScaleModule(torch.nn.Module):
         self.members = torch.nn.ModuleList(members)
         self.register_buffer("a", torch.as_tensor(local.combination.a, device=device))
         self.b, self.c = local.combination.b, local.combination.c
-        self.overall, self.largest, self.telling = local.overall, local.largest, local.telling
+        self.overall, self.largest, self.uses_mean = local.overall, local.largest, local.uses_mean
 
     @property
     def has_jumps(self) -> bool:
@@ -107,7 +107,7 @@ class ScaleModule(torch.nn.Module):
         """
         log_variance = variance.clamp(min=TINY**2).log()
         derived = log_variance.unsqueeze(-1)
-        if self.telling:
+        if self.uses_mean:
             disagreement = 0.5 * spread.clamp(min=TINY**2).log()
             derived = torch.stack([mean, log_variance, disagreement], dim=-1)
         exponent = torch.full_like(mean, self.c)

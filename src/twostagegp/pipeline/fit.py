@@ -1,13 +1,13 @@
 r"""The whole fit of one target, on standardised numbers: mean, variance, calibration.
 
-Each part is trained on the errors that the part before it makes on rows it has not seen:
+Each part is trained on the errors of the part before it on held-out rows:
 
     rows -> candidates -> stack -> held-out residuals -> variance -> held-out z -> calibration
 
-What differs between the exact method and those for large tables (the engine, the rows that are held
-out, how candidates are trained) is the :class:`~twostagegp.pipeline.methods.protocol.Method` that
-each part is given. Nothing here knows about scikit-learn, units or several targets; the estimators
-do.
+The exact method and those for large tables differ in the engine, the rows that are held out and how
+candidates are trained. A :class:`~twostagegp.pipeline.methods.protocol.Method`, which each part is
+given, makes these choices. Units, several targets and the scikit-learn interface are handled by the
+estimators, not here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from twostagegp.pipeline.variance import ConstantVariance, fit_variance
 
 __all__ = ["METHODS", "fit_two_stage"]
 
-#: What ``method`` may be, besides "auto".
+#: Values of ``method`` besides "auto".
 METHODS = ("exact", *SAMPLED)
 
 _LOG = logging.getLogger("twostagegp")
@@ -71,14 +71,17 @@ def fit_two_stage(data: Prepared, options: Options, seed: int) -> TwoStageFit:
 
 
 def _insample_residuals(data: Prepared, method: Method, mean: StackedMean) -> NDArray[np.float64]:
-    """Return the paper's residuals: those of rows that the mean was trained on, shape (n,)."""
+    """Return the paper's residuals, of the final mean on its own training rows, shape (n,)."""
     merged, rows = method.held.merged, method.held.rows(data.rows)
     fitted = mean.predict(rows.X).double().cpu().numpy()
     return np.asarray(merged.y - fitted[merged.inverse])
 
 
 def _constant_parts(data: Prepared, options: Options) -> TwoStageFit:
-    """Fit a constant and one variance: too few distinct rows, no column or a constant target."""
+    """Fit a constant and one variance.
+
+    This is for tables with too few distinct rows, no column in use or a constant target.
+    """
     model = ConstantMean(data.merged)
     residuals = model.heldout_residuals
     weight = data.merged.weight
@@ -92,7 +95,7 @@ def _constant_parts(data: Prepared, options: Options) -> TwoStageFit:
 
 
 class _Clock:
-    """Seconds by part."""
+    """Measures the seconds of each part."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

@@ -1,6 +1,6 @@
 """The rows that are held out: stack weights, variance and calibration are learned from these.
 
-The exact method holds every row out. On large tables a random sample is enough, since a prediction
+The exact method holds out every row. On large tables a random sample is enough, since a prediction
 needs inputs, targets and hyperparameters but never the residuals of all rows.
 """
 
@@ -30,13 +30,13 @@ class HeldRows:
     Attributes
     ----------
     index : integer array of shape (m,)
-        Numbers of the distinct rows.
+        Numbers of the distinct rows that are held out.
     merged : Merged
-        Those rows.
+        These rows.
     table_rows : integer array of shape (n,)
         Numbers of the table's rows that they stand for.
     is_all : bool
-        Whether these are all rows.
+        Whether all rows are held out.
     """
 
     index: NDArray[np.int64]
@@ -46,12 +46,12 @@ class HeldRows:
 
     @classmethod
     def every(cls, data: Prepared) -> HeldRows:
-        """Hold every row out."""
+        """Hold out every row."""
         return cls(np.arange(len(data.rows)), data.merged, np.arange(data.n_rows), True)
 
     @classmethod
     def draw(cls, data: Prepared, count: int, rng: np.random.Generator) -> HeldRows:
-        """Draw ``count`` distinct rows at random, or take all where there are fewer."""
+        """Draw ``count`` distinct rows at random, or take all if there are fewer."""
         index = np.sort(rng.permutation(len(data.rows))[:count])
         return cls(index, data.merged.subset(index), data.merged.rows_of(index), False)
 
@@ -60,7 +60,7 @@ class HeldRows:
         return torch.as_tensor(self.index, device=device)
 
     def rows(self, rows: Rows) -> Rows:
-        """Return the held rows among all distinct rows."""
+        """Return the held-out rows among all distinct rows."""
         return rows if self.is_all else rows.subset(self.index)
 
     def heldout(self, posterior: Posterior) -> Heldout:
@@ -73,6 +73,6 @@ class HeldRows:
         return self.unmerged(self.heldout(posterior))
 
     def unmerged(self, held: Heldout) -> Array:
-        """Return the residuals of the table's rows from those of the held rows, shape (n,)."""
+        """Return residuals of the table's rows from those of distinct rows, shape (n,)."""
         residual, slope = (v.double().cpu().numpy() for v in (held.residual, held.slope))
         return self.merged.unmerge(residual, slope)

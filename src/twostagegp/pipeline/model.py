@@ -1,4 +1,4 @@
-"""What a two-stage fit has learned about one target, and what it predicts."""
+"""A fitted two-stage model of one target, and its predictions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Array = NDArray[np.float64]
 
 @dataclass
 class TwoStageFit:
-    """Everything that was learned about one target, in standardised units."""
+    """The three fitted parts for one target, in standardised units."""
 
     mean: StackedMean
     variance: GPVariance | ConstantVariance
@@ -42,44 +42,44 @@ class TwoStageFit:
 
     @property
     def noise(self) -> float:
-        """Calibrated noise variance (of a typical row), never below the floor."""
+        """Calibrated noise variance of a typical row, at least ``least_noise``."""
         return max(self.calibration.factor * self.variance.noise, self.least_noise)
 
     @property
     def least_noise(self) -> float:
-        """The floor in units of sigma squared, of which a law off centre has only a share."""
-        # A law with a standard deviation of less than a thousandth of sigma counts as a point.
+        """Noise floor divided by the shape's variance, which is below one if its mean is not 0."""
+        # Standard deviations below a thousandth of sigma count as a thousandth.
         return self.noise_floor / max(self.shape.std, 1e-3) ** 2
 
     @property
     def shape(self) -> Shape:
-        """The law of an observation around its mean, in units of sigma."""
+        """Distribution of an observation around its mean, in units of sigma."""
         return self.calibration.shape
 
     @property
     def searches(self) -> tuple[KernelSearch | None, KernelSearch | None]:
-        """The searches by the ratio test of mean and variance, where there were any."""
+        """Kernel searches by the ratio test, of the mean and of the variance; None without one."""
         return self.mean.search, self.variance.search
 
     def predict_mean(self, X: Tensor) -> Tensor:
-        """Prediction of the stack."""
+        """Return the prediction of the stack, shape (n,)."""
         return self.mean.predict(X)
 
     def moments(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean, variance of the function and variance of an observation, each of shape (n,)."""
+        """Return the mean, the variance of the function and that of an observation, each (n,)."""
         mean, latent, factors = self._scaled_parts(X)
         noise = (factors * self.variance.noise).clamp_(min=self.least_noise)
         latent = factors * latent
         return mean, latent, latent + noise
 
     def covariance(self, X: Tensor) -> Tensor:
-        r"""Joint covariance of observations, shape (n, n).
+        r"""Return the joint covariance of observations, shape (n, n).
 
         With the local scale g it is :math:`\sqrt{g(x)}\, C(x, x') \sqrt{g(x')}`, so that its
         diagonal is the variance of each observation and correlations are those of part 2.
         """
         C = self.variance.latent_covariance(X)
-        if self.calibration.local is None:  # one factor: nothing else of these rows is needed
+        if self.calibration.local is None:  # one factor for all rows
             C.mul_(self.calibration.factor).diagonal().add_(self.noise)
             return C
         _, _, factors = self._scaled_parts(X)
@@ -89,7 +89,7 @@ class TwoStageFit:
         return C
 
     def _scaled_parts(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean, variance of part 2 without noise, and what the calibration multiplies it by."""
+        """Return the mean, the variance of part 2 without noise, and its calibration factors."""
         if self.calibration.local is None:
             latent = self.variance.latent(X)
             return self.mean.predict(X), latent, torch.full_like(latent, self.calibration.factor)
@@ -101,9 +101,9 @@ class TwoStageFit:
         return mean, latent, torch.as_tensor(factors).to(latent)
 
     def extended(self, appended: AppendedRows, residuals: Array) -> TwoStageFit:
-        """The same hyperparameters, weights and calibration with more rows.
+        """Return the model with more rows and the same hyperparameters, weights and calibration.
 
-        ``residuals`` are the errors of predictions of the new rows, made without them.
+        ``residuals`` are errors of predictions of the new rows, made before they were added.
         """
         variance = self.variance
         if isinstance(variance, ConstantVariance):
@@ -127,7 +127,7 @@ class TwoStageFit:
         return getattr(self.variance.posterior, "settings", EXACT_DEFAULTS)  # type: ignore[union-attr]
 
     def relevance(self, n_features: int) -> Array:
-        """Inverse lengthscales of the mean's kernels, weighted as in the stack."""
+        """Return the inverse lengthscales of the mean's kernels, weighted as in the stack."""
         share = np.zeros(n_features)
         for weight, model in zip(self.mean.weights, self.mean.models, strict=True):
             if isinstance(model, RidgeMean):

@@ -1,4 +1,4 @@
-"""The choices of a two-stage fit, as the parts of the pipeline see them."""
+"""The options of a two-stage fit."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["Options"]
 
 @dataclass(frozen=True)
 class Options:
-    """The choices of the estimator, one field per constructor parameter.
+    """The options of a two-stage fit, one field per constructor parameter of the estimator.
 
-    ``selection`` is split: ``mean_selection`` and ``variance_selection``.
+    ``selection`` is split into ``mean_selection`` and ``variance_selection``.
     """
 
     kernels: Sequence[Any]
@@ -41,7 +41,7 @@ class Options:
     settings: Settings = field(default_factory=Settings)
 
     def variance_choices(self) -> Sequence[Any]:
-        """Return the kernels that the ``variance`` parameter names."""
+        """Return the kernels that the ``variance`` parameter stands for."""
         if isinstance(self.variance, str) and self.variance == "search":
             return self.kernels
         return self.variance if isinstance(self.variance, list | tuple) else [self.variance]

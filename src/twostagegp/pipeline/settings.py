@@ -1,9 +1,10 @@
 """Every threshold that decides what a fit does, in one frozen dataclass.
 
-A threshold stands here with its reason; it is passed down explicitly, so a test or benchmark that
-wants another value constructs another :class:`Settings` (``TwoStageGPRegressor(settings=...)``).
-``docs/defaults.md`` has the tables behind the choices. Constants of the machine (sizes of panels,
-blocks and caches), which change no result beyond rounding, stay beside the code that they serve.
+Each threshold has a comment with its meaning or reason. Settings are passed down explicitly, so a
+test or benchmark that needs another value constructs another :class:`Settings`
+(``TwoStageGPRegressor(settings=...)``). ``docs/defaults.md`` has the measurements behind the
+values. Constants of the machine (sizes of panels, blocks and caches), which change no result beyond
+rounding, are defined next to the code that uses them.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class MethodSettings:
-    """When ``method="auto"`` takes neighbours, and sizes of ``method="svgp"``."""
+    """When ``method="auto"`` chooses neighbours, and sizes of ``method="svgp"``."""
 
-    #: Predicted seconds of an exact fit above which ``method="auto"`` takes neighbours.
+    #: Predicted seconds of an exact fit above which ``method="auto"`` chooses neighbours.
     exact_seconds: float = 60.0
     #: Inducing points of ``method="svgp"``, and random rows among which they are chosen.
     n_inducing: int = 256
@@ -45,46 +46,47 @@ class MethodSettings:
 
 @dataclass(frozen=True)
 class MeanSettings:
-    """Part 1: training of the candidates, held-out residuals and stack."""
+    """Part 1: training of candidates, held-out residuals and stack."""
 
-    #: Below this many distinct rows candidates are trained by the likelihood only, fewer are
-    #: refitted, and the variance has one lengthscale.
+    #: Below this many distinct rows candidates are trained by the likelihood only, fewer candidates
+    #: are refitted, and the kernel of the variance has one lengthscale.
     small_rows: int = 60
     #: Up to this many distinct rows more evaluations on all of them are affordable.
     medium_rows: int = 1200
     #: Above this many distinct rows only three candidates are trained on all of them.
     full_training_rows: int = 3000
-    #: Above this many the first of the three gets two evaluations on all rows instead of three.
+    #: Above this many distinct rows the best of the three gets two evaluations on all rows instead
+    #: of three.
     largest_training_rows: int = 15_000
-    #: Up to this many distinct rows hyperparameters are chosen again without each fold, so that
-    #: held-out residuals do not come from hyperparameters that saw the row.
+    #: Up to this many distinct rows hyperparameters are trained again without each fold, so that
+    #: held-out residuals do not depend on hyperparameters that were trained on the row.
     refit_rows: int = 600
     refit_folds: int = 10
     refit_steps: int = 3
     #: Candidates that are refitted.
     refit_keep: int = 8
-    #: Rows per parameter below which a kernel is trained from its start without a fold, and folds
-    #: and steps of that.
+    #: Rows per parameter below which these refits start from the kernel's starting values, and the
+    #: folds and steps of such refits.
     afresh_rows: int = 25
     afresh_folds: int = 5
     afresh_steps: int = 60
-    #: Rows on which the penalty of a trained candidate is tuned, and shifts of its logarithm that
-    #: are tried, equally spaced.
+    #: Rows on which the penalty of a trained candidate is tuned, and the equally spaced shifts of
+    #: its logarithm that are tried.
     tuning_rows: int = 1000
     penalty_shifts: tuple[float, ...] = (-2.0, -1.0, 0.0, 1.0)
-    #: Ridge on the stack's weights: spreads weight over candidates that cannot be told apart.
+    #: Ridge on the stack's weights: spreads weight over candidates with nearly equal residuals.
     stack_ridge: float = 0.03
 
 
 @dataclass(frozen=True)
 class SampleSettings:
-    """What the methods for large tables do with a sample of rows."""
+    """Numbers of rows, rounds and folds of the methods for large tables."""
 
-    #: Rows that are held out: weights, variance and calibration see these.
+    #: Rows that are held out: stack weights, variance and calibration are learned from these.
     rows: int = 12_000
-    #: Of them, those that train the variance.
+    #: Held-out rows on which the variance is trained.
     variance_rows: int = 3000
-    #: Of them, those on which a penalty is tuned.
+    #: Held-out rows on which a penalty is tuned.
     tuning_rows: int = 2000
     #: Rows on which the ratio test chooses a kernel.
     search_rows: int = 20_000
@@ -93,10 +95,10 @@ class SampleSettings:
     #: Rounds and steps per round of the variance's candidates.
     variance_rounds: int = 2
     variance_steps: int = 12
-    #: Rows of a GP that is trained on a random subsample alone.
+    #: Rows of a GP that is trained on a random subsample only.
     subsample_rows: int = 1000
-    #: Folds of a cross-fitted regressor by rows of the table, (at most so many rows, folds). Above
-    #: the last number one fit without the sample will do.
+    #: Folds of a cross-fitted regressor, as pairs (largest number of table rows, folds). For larger
+    #: tables one fit without the held-out sample suffices.
     crossfit_folds: tuple[tuple[int, int], ...] = ((20_000, 5), (40_000, 3))
     #: Largest share of the table that such a fit may leave out.
     most_held_out: float = 0.35
@@ -104,13 +106,13 @@ class SampleSettings:
     regressor_refit_rows: int = 100_000
     #: Up to this many rows a regressor gets one thread, and the boosted trees take small steps.
     one_thread_rows: int = 200_000
-    #: Fewest rows that boosted trees are fitted to, and parameters of theirs that differ from
-    #: ``pipeline/mean/crossfit.py``.
+    #: Fewest rows that boosted trees are fitted to, and (name, value) pairs of their parameters
+    #: that replace those of ``pipeline/mean/crossfit.py``.
     tree_rows: int = 50
     tree_parameters: tuple[tuple[str, object], ...] = ()
-    #: Ridges of the stack at most: each is a search for neighbours and a solve per prediction.
+    #: Most ridges of the stack: each costs a neighbour search and a solve per prediction.
     most_ridges: int = 3
-    #: A ridge with less weight than this is left out.
+    #: A ridge with a smaller stack weight is left out.
     least_ridge_weight: float = 0.03
     #: Folds over which the stack's weights are cross-fitted.
     stack_folds: int = 10
@@ -118,7 +120,7 @@ class SampleSettings:
 
 @dataclass(frozen=True)
 class VarianceSettings:
-    """Part 2."""
+    """Part 2: the variance."""
 
     #: The noise variance is at least this share of the squared size of the residuals.
     noise_share: float = 0.3
@@ -126,35 +128,38 @@ class VarianceSettings:
 
 @dataclass(frozen=True)
 class LocalScaleSettings:
-    """Part 3: where the variance of part 2 is too small or too large."""
+    """Part 3: the local scale, which corrects the variance of part 2 as a function of x."""
 
     #: Fewest distinct rows from which a local scale is learned.
     fewest_rows: int = 40
-    #: Whether ridges learn one, and fewest distinct rows from which trees do.
+    #: Whether ridges are members, and fewest distinct rows from which trees are.
     with_ridges: bool = True
     tree_rows: int = 150
     #: Above this many rows the trees take fewer and larger steps.
     many_rows: int = 6000
-    #: Rows of a mean weight below this count once in the trees, which is three times as fast.
-    hardly_weighted: float = 1.1
-    #: Up to so many columns a ridge on the columns themselves joins.
+    #: If the mean weight of the rows is smaller than this, the trees give every row weight one,
+    #: which is three times as fast.
+    least_mean_weight: float = 1.1
+    #: Up to this many columns a ridge on the input columns is a member.
     smooth_columns: int = 3
-    #: Distinct rows of the ridges, and of their training.
+    #: Distinct rows that the ridges are conditioned on, and rows that they are trained on.
     ridge_rows: int = 1000
     training_rows: int = 600
-    #: Least noise variance of the log z-squares of a ridge: half of that of a Gaussian's.
+    #: Least noise variance of a ridge on log z-squares: half the variance that they have if z is
+    #: Gaussian.
     least_noise: float = 0.25 * math.pi**2
-    #: Nats that a unit of a costs, and that the whole combination must gain per member.
+    #: Nats that a unit of a costs, and nats per parameter (the members' weights and b) that the
+    #: combination must gain.
     price: float = 1.0
-    #: Largest weight a; above one where a member shrinks too much itself.
+    #: Largest weight a. It is above one because a member may itself shrink too much.
     largest_weight: float = 2.0
-    #: A member with less weight than this is left out.
+    #: A member with a smaller weight is left out.
     least_weight: float = 0.05
-    #: Least weight of the overall factor in b, in rows.
+    #: Smallest b, as the number of rows that have the overall factor.
     least_rows: float = 1.0
-    #: Held-out predictions that leaving a row out moves by more than this share of their own
-    #: spread leak the row's own target, so they are not used as features; rows on which that is
-    #: looked at.
+    #: If leaving a row out moves its prediction by more than this share of the predictions'
+    #: standard deviation, held-out predictions leak the row's own target, so they are not used as
+    #: features; and the number of rows on which this is measured.
     most_moved: float = 0.5
     final_rows: int = 1000
 
@@ -168,15 +173,16 @@ class ShapeSettings:
     #: Bins of an empirical shape between its tails, and fewest rows of the last bin.
     bins: int = 100
     last_bin_rows: float = 3.0
-    #: Width of a component, in distances between neighbouring bins: less would leave ripples.
+    #: Width of a component, in distances between neighbouring bins: a smaller one would give a
+    #: density with ripples.
     overlap: float = 0.75
-    #: The bandwidth is this times the usual rule, which is for a density, not for quantiles.
+    #: Factor of the usual bandwidth rule, which is for a density, not for quantiles.
     bandwidth: float = 0.5
-    #: The t distribution in the tails weighs as much as so many rows.
+    #: Weight of the t distribution in the tails, in rows.
     tail_rows: float = 5.0
-    #: Fewest z-scores from which an empirical shape is made.
+    #: Fewest z-scores from which an empirical shape is fitted.
     fewest: int = 30
-    #: A less simple shape must be better by so many standard errors of the difference.
+    #: A less simple shape must be better by this many standard errors of the difference.
     standard_errors: float = 1.0
 
 
@@ -184,8 +190,8 @@ class ShapeSettings:
 class ClassSettings:
     """Thresholds of classification."""
 
-    #: Distinct rows above which ``method="auto"`` takes neighbours: on a CPU, on a GPU, and on a
-    #: CPU for tables as wide as embeddings, whose neighbours are far and slow to find.
+    #: Distinct rows above which ``method="auto"`` chooses neighbours: on a CPU, on a GPU, and on a
+    #: CPU for tables as wide as embeddings, whose neighbours are far away and slow to find.
     exact_rows: int = 6000
     exact_rows_gpu: int = 30_000
     exact_rows_wide: int = 12_000
@@ -196,38 +202,40 @@ class ClassSettings:
     sample_rows: int = 5000
     #: Prior variance of the constant in the kernels of a mean, for targets of unit variance.
     constant: float = 10.0
-    #: Rows on which ridges are trained first and then, how many of them enter the second training,
-    #: and how many are conditioned on all rows.
+    #: Rows of the first and of the second training of ridges, number of ridges that enter the
+    #: second, and number that are conditioned on all rows.
     first_rows: int = 300
     second_rows: int = 1000
     first_keep: int = 5
     ridges: int = 3
-    #: Noise variances of a ridge that are tried, relative to the trained one, and the least.
+    #: Noise variances of a ridge that are tried, relative to the trained one, and the smallest
+    #: noise variance.
     penalties: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0, 10.0)
     ridge_floor: float = 1e-4
     #: Distinct rows up to which the hyperparameters of flexible kernels are trained again without
-    #: each of a few folds, and optimiser steps of a ridge then.
+    #: each fold, the number of folds, and the optimiser steps of such a training of a ridge.
     refit_rows: int = 600
     refit_folds: int = 5
     refit_steps: int = 40
     #: Folds of cross-fitted classifiers.
     folds: int = 5
-    #: Rows on which the logistic regression is tuned, and its inverse penalties, for columns of a
-    #: common unit scale.
+    #: Rows on which the logistic regression is tuned, and the inverse penalties that are tried, for
+    #: columns of a common unit scale.
     logistic_rows: int = 5000
     inverse_penalties: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
-    #: Share of the prior in the probabilities of a cross-fitted classifier, so that none is zero.
+    #: Share of the prior that is mixed into the probabilities of a cross-fitted classifier, so that
+    #: all are positive.
     prior_share: float = 1e-3
-    #: A member with less than this share of the stack is left out.
+    #: A member with a smaller share of the stack is left out.
     least_share: float = 0.02
     #: Rows on which the kernels of part 2 are trained, and optimiser steps.
     training_rows: int = 600
     training_steps: int = 30
-    #: Dirichlet parameters of the other classes that are tried, and rows on which one is chosen.
+    #: Values of ``alpha_eps`` that are tried, and rows on which one is chosen.
     alphas: tuple[float, ...] = (0.01, 0.05, 0.2, 0.5)
     choice_rows: int = 800
-    #: Factors of the latent variances that are tried, rows that decide, and standard errors of the
-    #: log loss that a larger factor may cost.
+    #: Factors of the latent variances that are tried, rows on which one is chosen, and standard
+    #: errors of the log loss that a larger factor may cost.
     variance_factors: tuple[float, ...] = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
     scale_rows: int = 4000
     standard_errors: float = 1.0
@@ -258,11 +266,13 @@ class Settings:
     search: SearchSettings = field(default_factory=SearchSettings)
     #: Fits to Dask collections.
     dask: DaskSettings = field(default_factory=DaskSettings)
-    #: Level of the intervals that ``calibration="scale"`` makes right on held-out rows.
+    #: Level at which ``calibration="scale"`` gives intervals their nominal coverage of held-out
+    #: rows.
     scale_level: float = 0.95
-    #: Folds over which the local scale and the shapes are cross-fitted, by distinct rows.
+    #: Folds over which the local scale and the shapes are cross-fitted, as pairs (largest number of
+    #: distinct rows, folds).
     calibration_folds: tuple[tuple[int, int], ...] = ((6000, 5), (2**62, 3))
 
 
-#: What estimators use unless they are given other settings.
+#: The settings of estimators that are given none.
 DEFAULTS = Settings()

@@ -1,4 +1,4 @@
-r"""Part 2, the variance: a zero-mean GP on what the mean left over.
+r"""Part 2, the variance: a zero-mean GP on the residuals of the mean.
 
 Only its variance is used,
 
@@ -6,10 +6,10 @@ Only its variance is used,
 
     \hat\sigma^2(x) = k(x, x) - k_x^\top (K + \sigma^2 I)^{-1} k_x + \sigma^2 ,
 
-which depends on the inputs and the hyperparameters alone. Those are chosen so that the GP's
-own leave-one-out variances explain the held-out residuals of part 1
-(:func:`twostagegp.numerics.objectives.heldout_variance`), or by the likelihood of the residuals,
-the paper's way.
+which depends only on the inputs and the hyperparameters. The hyperparameters maximise the density
+of the held-out residuals of part 1 under the GP's leave-one-out variances
+(:func:`twostagegp.numerics.objectives.heldout_variance`) or, as in the paper, the likelihood of the
+residuals.
 """
 
 from __future__ import annotations
@@ -81,18 +81,18 @@ class GPVariance:
         return self.posterior.noise
 
     def latent(self, X: Tensor) -> Tensor:
-        """Variance of the function, shape (n,)."""
+        """Return the variance of the function, shape (n,)."""
         return self.posterior.variance(X)
 
     def latent_covariance(self, X: Tensor) -> Tensor:
-        """Covariance of the function, shape (n, n)."""
+        """Return the covariance of the function, shape (n, n)."""
         return self.posterior.covariance(X)
 
     def extended(self, appended: AppendedRows, residuals: Array) -> GPVariance:
         """Condition on more rows at the same hyperparameters.
 
-        ``residuals`` are errors of predictions of the new rows before they were known; like the
-        held-out variances, which stay those of the fit, no prediction depends on them.
+        ``residuals`` are errors of predictions of the new rows, made before they were added. No
+        prediction depends on them, nor on the held-out variances, which stay those of the fit.
         """
         rows, posterior = appended.data.rows, self.posterior
         if isinstance(posterior, ExactPosterior):
@@ -101,7 +101,7 @@ class GPVariance:
 
 
 class ConstantVariance:
-    """One variance for all rows, where there is nothing to condition on."""
+    """One variance for all rows, for tables on which no GP can be conditioned."""
 
     label = "constant"
     kernel = None
@@ -115,11 +115,11 @@ class ConstantVariance:
         self.heldout_variance = np.full(n_rows, noise)
 
     def latent(self, X: Tensor) -> Tensor:
-        """Zero: all variance is noise."""
+        """Return zeros, shape (n,): all variance is noise."""
         return torch.zeros(X.shape[0], dtype=X.dtype, device=X.device)
 
     def latent_covariance(self, X: Tensor) -> Tensor:
-        """Zero."""
+        """Return zeros, shape (n, n)."""
         return torch.zeros(X.shape[0], X.shape[0], dtype=X.dtype, device=X.device)
 
 
@@ -164,9 +164,9 @@ def fit_variance(
 def _lowest_noise(residuals: Array, merged: Merged, options: Options) -> float:
     """Return a lower bound of the noise variance of part 2, from the size of the residuals.
 
-    Leave-one-out variances say what to expect at the usual distance from a training row. They
-    cannot tell noise from a function that wiggles between the rows, so without a bound the
-    variance may vanish right at the rows.
+    Leave-one-out variances are variances at the usual distance from a training row. They do not
+    distinguish noise from a function that varies quickly between the rows, so without a bound the
+    variance close to training rows may go to zero.
     """
     if options.variance_objective != "heldout":
         return options.noise_floor

@@ -30,6 +30,10 @@ def with_present_names(parts: Any) -> Any:
                 _complete_report(state, made)
             elif name == "FitReport":
                 _rename(state, full_factorisations="full_factorizations")
+            elif name == "LocalScale":
+                _rename(state, telling="uses_mean")
+            elif name == "LocalScaleSettings":
+                _rename(state, hardly_weighted="least_mean_weight")
             elif name == "ClassReport":
                 name = "FitReport"
                 _rename(state, n_distinct="n_distinct_rows")

@@ -1,10 +1,10 @@
-r"""Part 3, the calibration: from the variance of part 2 to a predictive distribution that holds.
+r"""Part 3, the calibration: from the variance of part 2 to a calibrated predictive distribution.
 
 Everything is learned from held-out residuals :math:`r_i` and held-out variances :math:`v_i` of part
 2, through the z-scores :math:`z_i = r_i / \sqrt{v_i}`:
 
 - ``"local"``: a local scale g(x) (:mod:`twostagegp.pipeline.calibration.local_scale`) and the
-  shape of what is left (:mod:`twostagegp.pipeline.calibration.shape`),
+  shape of the rescaled z-scores (:mod:`twostagegp.pipeline.calibration.shape`),
   :math:`y = \mu(x) + \sqrt{g(x)\, \hat\sigma^2(x)}\; Z` with Z from the shape.
 - ``"scale"``: one factor c for all rows and a Gaussian,
 
@@ -12,7 +12,7 @@ Everything is learned from held-out residuals :math:`r_i` and held-out variances
 
       c = \Big( \frac{q_{0.95}(|z|)}{\Phi^{-1}(0.975)} \Big)^2 ,
 
-  so that 95 % intervals hold on rows that were held out.
+  so that 95 % intervals contain 95 % of the held-out rows.
 """
 
 from __future__ import annotations
@@ -53,25 +53,25 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Calibration:
-    r"""What the calibration learned.
+    r"""The fitted calibration.
 
     Attributes
     ----------
     kind : {"local", "scale", "none"}
     factor : float
-        What variances are multiplied by; the median over the held-out rows where it depends on x.
+        Factor of the variances; if it depends on x, its median over the held-out rows.
     z : array of shape (n,)
-        Held-out z-scores before calibration, one a row that was held out.
+        Z-scores before calibration, one per held-out row.
     weight : array of shape (n,)
-        Weights of those rows.
+        Weights of the held-out rows.
     local : LocalScale or None
         The local scale, with its numbers ``a``, ``b`` and ``c`` in ``local.combination``.
     shape : Shape
-        The law of an observation around its mean, in units of sigma.
+        Distribution of an observation around its mean, in units of sigma.
     shape_scores : dict
         Held-out score of each shape that was tried; lower is better.
     note : str
-        Why the kind is not the one asked for, if so.
+        If the kind differs from the one asked for, the reason.
     """
 
     kind: str
@@ -95,12 +95,12 @@ class Calibration:
 
     @property
     def pit_after(self) -> Array:
-        """The same under the calibrated distribution."""
+        """Probability integral transform of the held-out rows after calibration, shape (n,)."""
         return self.shape.cdf(self.z_calibrated)
 
     @property
     def a(self) -> Array:
-        """Weights of the models of the local scale; empty where there is none."""
+        """Weights of the models of the local scale; empty without a local scale."""
         return np.zeros(0) if self.local is None else self.local.combination.a
 
     @property
@@ -119,21 +119,21 @@ class Calibration:
         return f"local, log scale {self.local.label}, median factor {self.factor:.3g}; {shape}"
 
     def conformal_score(self, level: float) -> float:
-        r"""The split-conformal quantile of the held-out :math:`|z|`: rank ``level`` of n + 1."""
+        r"""Return the split-conformal quantile of held-out :math:`|z|`, at rank level (n + 1)."""
         return rank_quantile(np.abs(self.z_calibrated), self.weight, level)
 
 
 def rank_quantile(size: Array, weight: Array, level: float) -> float:
-    """Return the weighted quantile of split conformal prediction, by rank in n + 1 rows."""
+    """Return the weighted quantile of split conformal prediction, at rank level (n + 1)."""
     order = np.argsort(size)
-    # The (n + 1) rank of split conformal prediction: never below the nominal level.
-    # Rounding must not turn 0.55 * 20 = 11 into the 12th.
+    # With the rank among n + 1 rows the coverage is at least the nominal level. The 1e-9 is for
+    # products like 0.55 * 20, whose rounding error must not move the rank from 11 to 12.
     rank = np.searchsorted(np.cumsum(weight[order]), level * (weight.sum() + 1.0) - 1e-9)
     return float(size[order][min(int(rank), len(size) - 1)])
 
 
 def scale_from_quantile(z: Array, weight: Array | None = None, level: float = 0.95) -> float:
-    r"""The factor c of the module's formula from (weighted) z-scores.
+    r"""Return the factor c of the module's formula from (weighted) z-scores.
 
     Examples
     --------
@@ -148,7 +148,7 @@ def scale_from_quantile(z: Array, weight: Array | None = None, level: float = 0.
 
 
 def calibrate_scale(z: Array, weight: Array, level: float = 0.95, note: str = "") -> Calibration:
-    """Return one factor for all rows, so that intervals of this level hold on held-out rows."""
+    """Return one factor for all rows, for which intervals of this level cover held-out rows."""
     # Residuals of exactly zero must not give a variance of zero.
     factor = max(scale_from_quantile(z, weight, level), 1e-6)
     return Calibration("scale", factor, z, weight, note=note)
@@ -171,21 +171,22 @@ def calibrate_locally(
     Parameters
     ----------
     situation : Situation
-        Of the n rows that were held out, with held-out predictions and variances.
+        Features of the n held-out rows, from held-out predictions and variances.
     z : array of shape (n,)
+        Held-out z-scores.
     merged : Merged
-        Those rows.
+        The held-out rows.
     share : float
-        Share of the table's distinct rows that they are.
+        Share of the table's distinct rows that was held out.
     ratios : array of shape (d,), optional
         Ratios of the mean's lengthscales.
     noise : float
         Noise variance of part 2.
     noise_floor : float
-        What the noise variance of no row falls below.
+        Lower bound of the noise variance of every row.
     settings : Settings
     device : torch.device, optional
-        Of the fit; the CPU by default.
+        Device of the fit; the CPU by default.
     """
     weight = merged.weight
     if not (z != 0.0).any():
@@ -210,7 +211,7 @@ def calibrate_locally(
     factors = (g * np.maximum(v - noise, 0.0) + np.maximum(g * noise, noise_floor)) / v
     local = replace(local, heldout_factor=factors)
     moment = float(weight @ (z**2 / factors) / weight.sum())
-    # A second moment below one means that the noise floor has had a say in it.
+    # The second moment is one unless the noise floor has raised variances; then it is below one.
     moment = moment if moment < 0.999 else 1.0
     shape, scores = choose_shape(
         z / np.sqrt(factors), weight, folds[merged.inverse], moment, settings.shape
@@ -247,7 +248,7 @@ def calibrate(
         predicted,
         v,
         mean.heldout_disagreement,
-        _is_telling(predicted, merged, some, final, settings.local_scale.most_moved),
+        _can_use_predictions(predicted, merged, some, final, settings.local_scale.most_moved),
     )
     share = m / len(data.rows)
     return calibrate_locally(
@@ -264,12 +265,14 @@ def calibrate(
     )
 
 
-def _is_telling(
+def _can_use_predictions(
     heldout: Array, merged: Merged, some: NDArray[np.int64], final: Array, most_moved: float
 ) -> bool:
-    """Whether held-out predictions vary by more than what leaving a row out does to them.
+    """Return whether held-out predictions may be features of the local scale.
 
-    ``final`` are predictions of the final model for ``some`` of the distinct rows.
+    They may if leaving a row out moves its prediction by no more than the share ``most_moved`` of
+    the predictions' standard deviation. ``final`` are predictions of the final model for ``some``
+    of the distinct rows.
     """
     weight, m = merged.weight, len(merged.c)
     by_row = np.bincount(merged.inverse, weights=weight * heldout, minlength=m) / merged.c

@@ -1,36 +1,36 @@
-r"""The local scale: where the variance of part 2 is too small or too large, and by how much.
+r"""The local scale: a factor g(x) that corrects the variance of part 2.
 
 Held-out residuals r and variances :math:`\hat\sigma^2` of part 2 give :math:`z^2 = r^2 /
-\hat\sigma^2`. Its logarithm, a log scale with noise of variance :math:`\pi^2/2` where r is
-Gaussian, is regressed on what is known of a row before its target is:
+\hat\sigma^2`. Its logarithm is a noisy log scale (the noise variance is :math:`\pi^2/2` if r is
+Gaussian). It is regressed on features of a row that do not depend on the row's target:
 
 .. math::
 
     \phi(x) = \big( x,\; \hat m(x),\; \log \hat\sigma^2(x),\; \log d(x) \big) ,
 
 with the disagreement d of the stack's members (the weighted standard deviation of their
-predictions). Where held-out predictions differ from those of the final model by as much as they
-differ among themselves, they tell of the row that was left out and not of the place: the held-out
-constant is the mean of all *other* targets, and gives its own away. The mean and the disagreement
-are then not used (:attr:`Situation.telling`).
+predictions). If held-out predictions differ from those of the final model by about as much as they
+differ from row to row, they leak the row's own target, so they are not used as features: for
+example, the held-out constant is the mean of all *other* targets, from which the row's target
+follows. The mean and the disagreement are then left out (:attr:`Situation.uses_mean`).
 
-Two kinds of models do it, a kernel ridge and boosted trees, each with predictions :math:`\hat s_j`
-of rows that it has not seen. The variance becomes
+The regression models are kernel ridges and boosted trees, each with held-out predictions
+:math:`\hat s_j`. The variance becomes
 
 .. math::
 
     \sigma^2(x) = \hat\sigma^2(x)\, g(x), \qquad
     g(x) = e^{\sum_j a_j \hat s_j(x) + c} + b , \quad a_j \ge 0,\; b \ge \bar z^2 / n .
 
-a, b and c maximise the held-out Gaussian density of the residuals, at a price for every unit of a;
-where the gain over one factor for all rows is not worth the parameters, a = 0. The uncertainty of
-:math:`\hat s` enters twice. a < 1 shrinks it, which also takes its mean error out of it; and b is
-the variance of rows for which :math:`\hat s` is simply wrong: a share :math:`p` of rows with the
-overall factor :math:`\bar z^2` adds :math:`b = p\, \bar z^2` to the variance of any row. With n
-rows nobody can know that the share is below 1/n.
+a, b and c maximise the held-out Gaussian density of the residuals, with a penalty per unit of a; if
+the gain over one factor for all rows is not worth the parameters, a = 0. The uncertainty of
+:math:`\hat s` enters twice. Weights a < 1 shrink it, which also corrects for its mean error. And b
+is the variance of rows for which :math:`\hat s` is wrong: a share :math:`p` of rows with the
+overall factor :math:`\bar z^2` adds :math:`b = p\, \bar z^2` to the variance of any row. From n
+rows it cannot be known that this share is below 1/n.
 
-Where part 2 is less certain than at any row that was held out, nothing was learned about the scale:
-there g does not stay below :math:`\bar z^2`.
+Where the variance of part 2 is larger than at every held-out row, the data contain no information
+about the scale; there a smaller g rises towards :math:`\bar z^2`.
 """
 
 from __future__ import annotations
@@ -72,19 +72,19 @@ Array = NDArray[np.float64]
 _LOG = logging.getLogger("twostagegp")
 _CPU = torch.device("cpu")
 
-#: Log z-squares stop here: a residual of exactly zero is not a scale of zero.
+#: Added to z-squares before the logarithm, so that a residual of zero is not a scale of zero.
 SMALLEST_SQUARE = 1e-4
 #: Minus the mean of the logarithm of a chi-squared variable with one degree of freedom.
 LOG_CHI = 1.2703628454614782
-#: Log disagreements and variances stop at this share of the target's spread.
+#: Smallest disagreement and standard deviation, relative to the target's standard deviation.
 TINY = 1e-6
-#: Standard deviations of the training rows beyond which a ridge does not extrapolate.
+#: Derived features of a ridge are clipped at this many standard deviations of the training rows.
 FARTHEST = 4.0
 
 
 @dataclass(frozen=True)
 class Situation:
-    r"""What is known of rows before their targets are: :math:`\phi` of the module's formula.
+    r"""Features of rows that do not depend on their targets: :math:`\phi` of the module's formula.
 
     Attributes
     ----------
@@ -92,15 +92,15 @@ class Situation:
         Standardised inputs.
     mean, variance, disagreement : arrays of shape (n,)
         Prediction, variance of part 2 with noise, and standard deviation over the stack's members.
-    telling : bool
-        Whether mean and disagreement may be used.
+    uses_mean : bool
+        Whether the mean and the disagreement are among the features.
     """
 
     X: Array
     mean: Array
     variance: Array
     disagreement: Array
-    telling: bool = True
+    uses_mean: bool = True
 
     @property
     def log_variance(self) -> Array:
@@ -109,42 +109,43 @@ class Situation:
 
     @property
     def derived(self) -> Array:
-        """All but the inputs, shape (n, 3) or (n, 1)."""
-        if not self.telling:
+        """All features but the inputs, shape (n, 3), or (n, 1) without mean and disagreement."""
+        if not self.uses_mean:
             return self.log_variance[:, None]
         disagreement = np.log(np.maximum(self.disagreement, TINY))
         return np.column_stack([self.mean, self.log_variance, disagreement])
 
     def take(self, index: NDArray[np.int64]) -> Situation:
-        """Some of the rows."""
+        """Return the features of some of the rows."""
         return Situation(
             self.X[index],
             self.mean[index],
             self.variance[index],
             self.disagreement[index],
-            self.telling,
+            self.uses_mean,
         )
 
 
 @dataclass(frozen=True)
 class Cases:
-    """Rows of a table as the models of the log scale see them: held out as new rows will be.
+    """Training cases of the models of the log scale, with folds that imitate new rows.
 
-    A new row may have twins, rows with the same inputs, among those that were held out; what their
-    residuals tell of its own is worth knowing, and a cross-fit must give away as much of it and no
-    more. So a row is left out while its twins stay, but only for the share of distinct rows
-    that were held out at all; for the others all twins are left out together. Copies in inputs and
-    target are one case with their total weight, or two halves where that is more than one, so that
-    a row of weight two is the row twice.
+    A new row may have the same inputs as rows of the table. If those were held out, their residuals
+    are informative about the new row; the probability of this is the share of distinct rows that
+    were held out. The cross-fit reproduces it: for a random share of that size of the distinct
+    rows, a row is left out while other rows with the same inputs stay; for the rest, all rows with
+    the same inputs are left out together. Copies with equal inputs and equal target are one case
+    with their total weight, or two halves if that is more than one, so that a row of weight two is
+    treated as two rows.
 
     Attributes
     ----------
     first : integer array of shape (k,)
-        A row of the table for each case.
+        One row of the table for each case.
     of_row : integer array of shape (n,)
-        A case of every row of the table.
+        One case for each row of the table.
     half : integer array of shape (k,)
-        The other half of each case, or the case itself.
+        The other half of each case, or the case itself if it is not divided.
     weight : array of shape (k,)
     folds : integer array of shape (k,)
     groups : integer array of shape (k,) or None
@@ -168,7 +169,11 @@ class Cases:
         share: float,
         rng: np.random.Generator,
     ) -> Cases:
-        """Cases of n rows; ``folds`` and ``groups`` are those of the distinct rows ``inverse``."""
+        """Return the cases of n rows.
+
+        ``inverse`` are the numbers of their distinct rows, to which ``folds`` and ``groups``
+        belong; ``share`` is the share of distinct rows that were held out.
+        """
         order = np.lexsort((z, inverse))
         new = np.ones(len(z), dtype=bool)
         new[1:] = (np.diff(inverse[order]) != 0) | (np.diff(z[order]) != 0.0)
@@ -185,8 +190,8 @@ class Cases:
         own = folds[distinct]
         if groups is None and folds.max() > 0:
             alone = rng.random(len(folds)) < share
-            anew = rng.permutation(len(both)) % (folds.max() + 1)
-            own = np.where(alone[distinct], anew, own)
+            single = rng.permutation(len(both)) % (folds.max() + 1)
+            own = np.where(alone[distinct], single, own)
         split = np.where(total > 1.0, 0.5, 1.0)
         return cls(
             first[both],
@@ -198,12 +203,12 @@ class Cases:
         )
 
     def to_rows(self, values: Array) -> Array:
-        """From values of the cases to those of the rows: the mean of two halves."""
+        """Return values of the rows from those of the cases, as the mean of the two halves."""
         return 0.5 * (values + values[self.half])[self.of_row]
 
 
 def log_squares(z: Array) -> Array:
-    """Log scales with noise, of expectation zero where z is standard normal.
+    """Return noisy log scales, with expectation near zero if z is standard normal.
 
     Examples
     --------
@@ -222,28 +227,28 @@ class Member(Protocol):
     heldout: Array
 
     def predict(self, situation: Situation) -> Array:
-        """Log scale of new rows, shape (n,)."""
+        """Return the log scale of new rows, shape (n,)."""
 
 
 class ScaleRidge:
-    """A GP on log z-squares: on the inputs, or on what the fit says of a row.
+    """A GP on log z-squares, with the inputs or the derived features as columns.
 
     Parameters
     ----------
     label : str
     situation : Situation
-        Of the cases.
+        Features of the cases.
     t : array of shape (m,)
-        Their log z-squares.
+        Log z-squares of the cases.
     on_inputs : bool
-        The inputs instead of what is derived from them.
+        Whether to use the inputs instead of the features derived from them.
     shape : array of shape (d,), optional
         Ratios of the inputs' lengthscales.
     order : integer array of shape (m,)
-        A random order in which cases of a group stand together; the first ones are used.
+        A random order in which cases of a group are adjacent; the first ones are used.
     groups : integer array of shape (m,), optional
     device : torch.device
-        Where it is trained.
+        Device of the training.
     """
 
     label: str
@@ -275,7 +280,7 @@ class ScaleRidge:
         Z = self._scaled(F)
         used = order[: settings.ridge_rows]
         if groups is not None and len(used) < len(order):
-            # A group of which only a part would be left out must not be used at all.
+            # A group of which only some cases would be used must not be used at all.
             used = used[groups[used] != groups[order[len(used)]]]
             if len(used) == 0:
                 raise NotFittableError(f"a group of more than {settings.ridge_rows} rows")
@@ -287,7 +292,7 @@ class ScaleRidge:
             (t[used] - self._t_mean) / self._t_spread,
             None if groups is None else groups[used],
         )
-        # Logarithms of squares are noisy; a ridge that follows them does not know better.
+        # Log z-squares are noisy: a ridge with little noise would fit that noise.
         floor = min(settings.least_noise / self._t_spread**2, 0.9)
         engine = ExactEngine(rows, noise_floor=floor)
         candidate = Candidate(kernel, "nll")
@@ -318,7 +323,7 @@ class ScaleRidge:
         Z = (F - self._centre) / self._spread
         if self.on_inputs:
             return Z
-        # A column that was constant says nothing, also where it no longer is.
+        # A column that was constant in training is not used, even if it varies in new rows.
         return np.where(self._spread > TINY, np.clip(Z, -FARTHEST, FARTHEST), 0.0)
 
     def predict(self, situation: Situation) -> Array:
@@ -340,7 +345,7 @@ def _plain_rows(X: Array, t: Array, groups: NDArray[np.int64] | None) -> Rows:
 
 
 class ScaleTrees:
-    """Boosted trees on log z-squares, from the inputs and what the fit says of a row."""
+    """Boosted trees on log z-squares, with inputs and derived features as columns."""
 
     label = "trees"
     model: RegressorMean
@@ -367,9 +372,9 @@ class ScaleTrees:
             n_iter_no_change=15,
             validation_fraction=0.15,
         )
-        if weight.mean() < settings.hardly_weighted:
+        if weight.mean() < settings.least_mean_weight:
             weight = np.ones(m)
-        # Threads that wait for each other cost more than they bring on so few rows.
+        # On so few rows, threads that wait for each other cost more time than they save.
         with threadpool_limits(1, user_api="openmp"):
             self.model = RegressorMean(regressor, self._columns(situation), t, weight, folds, seed)
         self.heldout = t - self.model.heldout_residuals
@@ -392,11 +397,11 @@ class Combination:
     c: float
 
     def times(self, factor: float) -> Combination:
-        """The combination whose g is ``factor`` times this one's."""
+        """Return the combination whose g is ``factor`` times the g of this one."""
         return Combination(self.a, factor * self.b, self.c + math.log(factor))
 
     def factor(self, S: Array) -> Array:
-        """g at predicted log scales S of shape (n, J)."""
+        """Return g at predicted log scales S of shape (n, J)."""
         return np.exp(np.clip(S @ self.a + self.c, -40.0, 40.0)) + self.b
 
 
@@ -406,10 +411,10 @@ def combine(
     weight: Array,
     settings: LocalScaleSettings = DEFAULTS.local_scale,
 ) -> Combination:
-    r"""a, b and c of largest held-out density.
+    r"""Return the a, b and c with the largest held-out density.
 
-    With :math:`g_i = e^{S_i a + c} + b` minimises over :math:`0 \le a \le 2` and
-    :math:`b \ge \bar z^2 / n`
+    With :math:`g_i = e^{S_i a + c} + b` they minimise, over :math:`0 \le a \le 2` and
+    :math:`b \ge \bar z^2 / n`,
 
     .. math::
 
@@ -418,7 +423,7 @@ def combine(
     Parameters
     ----------
     S : array of shape (n, J)
-        Predicted log scales of rows, each by models that have not seen it.
+        Held-out predictions of the rows' log scales, one column per member.
     squares, weight : arrays of shape (n,)
         z-squares and weights of the rows.
 
@@ -482,13 +487,13 @@ class LocalScale:
         One for each weight in ``combination.a``.
     combination : Combination
     heldout_factor : array of shape (n,)
-        g at the rows that were held out, from models that have not seen them.
+        g at the held-out rows, from held-out predictions of the members.
     overall : float
-        The factor of all rows together.
+        Mean of the z-squares: the factor for all rows together.
     largest : float
-        Largest log variance of part 2 at a row that was held out.
-    telling : bool
-        Whether the mean and the disagreement are used.
+        Largest log variance of part 2 at a held-out row.
+    uses_mean : bool
+        Whether the mean and the disagreement are among the features.
     """
 
     members: Sequence[Member]
@@ -496,7 +501,7 @@ class LocalScale:
     heldout_factor: Array
     overall: float
     largest: float
-    telling: bool
+    uses_mean: bool
 
     @property
     def label(self) -> str:
@@ -505,9 +510,9 @@ class LocalScale:
         return " + ".join(f"{a:.2f} {member.label}" for a, member in parts) or "none"
 
     def factor(self, situation: Situation) -> Array:
-        """g at new rows, shape (n,)."""
+        """Return g at new rows, shape (n,)."""
         n = len(situation.mean)
-        situation = replace(situation, telling=self.telling)
+        situation = replace(situation, uses_mean=self.uses_mean)
         columns = [member.predict(situation) for member in self.members]
         S = np.column_stack(columns) if columns else np.zeros((n, 0))
         g = self.combination.factor(S)
@@ -528,16 +533,16 @@ def fit_local_scale(
     settings: LocalScaleSettings = DEFAULTS.local_scale,
     device: torch.device = _CPU,
 ) -> LocalScale:
-    """Learn a local scale from rows that were held out.
+    """Fit a local scale to held-out rows.
 
     Parameters
     ----------
     situation : Situation
-        Of the n rows of the table, predictions and variances held out.
+        Features of the n held-out rows of the table, from held-out predictions and variances.
     z, weight : arrays of shape (n,)
         Held-out z-scores and weights.
     inverse : integer array of shape (n,)
-        Distinct row of each.
+        Number of the distinct row of each row.
     folds, groups : integer arrays of shape (m,)
         Fold and group of each distinct row.
     share : float
@@ -546,7 +551,7 @@ def fit_local_scale(
         Ratios of the mean's lengthscales.
     settings : LocalScaleSettings
     device : torch.device
-        Where ridges are trained.
+        Device on which ridges are trained.
     """
     rng = np.random.default_rng(seed)
     members: list[Member] = []
@@ -561,7 +566,8 @@ def fit_local_scale(
         S = S[:, ~light]
         combination = combine(S, z**2, weight, settings)
     heldout_factor = combination.factor(S)
-    # b is there for every row, needed or not: the mean square under the result may be below one.
+    # b is added for every row, so that the mean square of z under g may be below one; this factor
+    # makes it one.
     rest = float(weight @ (z**2 / heldout_factor) / weight.sum())
     if rest > 0.0:
         combination, heldout_factor = combination.times(rest), rest * heldout_factor
@@ -571,7 +577,7 @@ def fit_local_scale(
         heldout_factor,
         float(weight @ z**2 / weight.sum()),
         float(situation.log_variance.max()),
-        situation.telling,
+        situation.uses_mean,
     )
 
 
@@ -591,16 +597,16 @@ def scale_members(
     with_trees = k >= settings.tree_rows and len(np.unique(cases.folds)) > 1
     order = rng.permutation(k)
     if cases.groups is not None:
-        place = rng.permutation(int(cases.groups.max()) + 1)
-        order = np.argsort(place[cases.groups], kind="stable")
+        position = rng.permutation(int(cases.groups.max()) + 1)
+        order = np.argsort(position[cases.groups], kind="stable")
     else:
-        # Halves are one row: the ridge takes the first of them, and leaves it out.
+        # Two halves are one row: the ridge uses only the first of them.
         order = order[order <= cases.half[order]]
     members: list[Member] = []
     on_inputs = [False] + [True] * (d <= settings.smooth_columns or not with_trees)
     for inputs in on_inputs if settings.with_ridges else ():
-        said = "mean, variance and disagreement" if situation.telling else "variance"
-        label = f"ridge on {'inputs' if inputs else said}"
+        derived = "mean, variance and disagreement" if situation.uses_mean else "variance"
+        label = f"ridge on {'inputs' if inputs else derived}"
         try:
             groups = cases.groups
             ridge = ScaleRidge(label, situation, t, inputs, shape, order, groups, settings, device)

@@ -1,29 +1,29 @@
 r"""The shape of a predictive distribution: how observations lie around their mean, in sigmas.
 
-An observation at x is :math:`y = \mu(x) + \sigma(x) Z`, and Z has one law F for all rows with
-:math:`E Z^2 = 1`: the mean squared error of :math:`\mu(x)` is :math:`\sigma^2(x)`. F is
+An observation at x is :math:`y = \mu(x) + \sigma(x) Z`. Z has the same distribution F for all rows,
+with :math:`E Z^2 = 1`: the mean squared error of :math:`\mu(x)` is :math:`\sigma^2(x)`. F is
 
 - *gaussian*;
 - *student*: the t distribution with the degrees of freedom of largest likelihood;
-- *empirical*: the held-out z-scores themselves, smoothed, and a little of the fitted t distribution
-  for what so many rows cannot have shown,
+- *empirical*: the smoothed held-out z-scores, mixed with a small share w of the fitted t
+  distribution for tails beyond the observed z-scores,
 
 .. math::
 
     F(z) = (1 - w) \sum_{j=1}^J p_j \Phi\Big(\frac{z - q_j}{h_j}\Big) + w\, T_\nu(z / s_\nu) .
 
-The sorted z-scores are cut into J bins of shares :math:`p_j`, narrower towards both ends;
-:math:`q_j` is the mean of a bin, and :math:`h_j` follows the distance between neighbouring bins,
-never below a bandwidth that falls with the number of rows. All three laws are of this form. F has a
-density everywhere, so that quantiles never cross.
+The sorted z-scores are divided into J bins of shares :math:`p_j`, smaller towards both ends;
+:math:`q_j` is the mean of a bin, and :math:`h_j` is proportional to the distance between
+neighbouring bins, but at least a bandwidth that falls with the number of rows. All three
+distributions are of this form. F has a positive density everywhere, so that quantiles never cross.
 
-On tables without noise :math:`\sigma(x)` rests on the noise floor, and the z-scores have a second
-moment :math:`\kappa < 1`. They are the law all the same: the empirical shape leaves them where they
-are, and the rest of its second moment belongs to rows of a kind that so few could not show, a wide
-component of variance :math:`(1 - (1 - w) \kappa) / w` and share w.
+On tables without noise :math:`\sigma(x)` is at the noise floor, and the z-scores have a second
+moment :math:`\kappa < 1`. The empirical shape does not rescale them to one. It gets the rest of its
+second moment from a wide component of variance :math:`(1 - (1 - w) \kappa) / w` and share w, for
+rare rows that the sample does not contain.
 
-Which of the three is decided by the continuous ranked probability score of rows that the shape has
-not seen (:func:`choose_shape`).
+The continuous ranked probability score of held-out rows decides between the three
+(:func:`choose_shape`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-#: Degrees of freedom: above two, so that there is a variance; large ones are a Gaussian.
+#: Bounds of the degrees of freedom: above two, so that the variance is finite; at the upper bound
+#: the distribution is nearly Gaussian.
 DEGREES = (2.5, 200.0)
 #: Levels at which the score compares quantiles.
 SCORE_LEVELS = (np.arange(99) + 1.0) / 100.0
@@ -58,21 +59,21 @@ SCORE_LEVELS = (np.arange(99) + 1.0) / 100.0
 
 @dataclass(frozen=True)
 class Shape:
-    r"""A law of second moment one, as in the module's formula.
+    r"""A distribution of second moment one, as in the module's formula.
 
-    Its mean is zero, but for the empirical one: where the z-scores of precise and of vague
-    predictions lean to different sides, their common law has a mean of some hundredths, and
-    taking that out would shift every quantile.
+    The mean of the Gaussian and of the t distribution is zero. That of the empirical shape may
+    differ from zero by a few hundredths, if precise and imprecise predictions have z-scores that
+    are skewed in different directions; subtracting the mean would shift every quantile.
 
     Attributes
     ----------
     name : {"gaussian", "student", "empirical"}
     centres, widths, shares : arrays of shape (J,)
-        Of the Gaussian components; shares sum to one.
+        Means, standard deviations and shares of the Gaussian components; shares sum to one.
     tail : float
         Weight w of the t distribution.
     degrees : float
-        Its degrees of freedom.
+        Degrees of freedom of the t distribution.
 
     Examples
     --------
@@ -94,16 +95,16 @@ class Shape:
 
     @property
     def mean(self) -> float:
-        """Mean of the law."""
+        """Mean of the distribution."""
         return (1.0 - self.tail) * float(self.shares @ self.centres)
 
     @property
     def std(self) -> float:
-        """Standard deviation of the law, around its own mean."""
+        """Standard deviation of the distribution around its mean."""
         return math.sqrt(1.0 - self.mean**2)
 
     def cdf(self, z: ArrayLike) -> Array:
-        """Probability of a value of at most z; shape of z."""
+        """Return the probability of values up to z, in the shape of z."""
         z = np.asarray(z, dtype=np.float64)
         F = np.zeros_like(z)
         if self.tail < 1.0:
@@ -113,7 +114,7 @@ class Shape:
         return F
 
     def logpdf(self, z: ArrayLike) -> Array:
-        """Log density; shape of z."""
+        """Return the log density at z, in the shape of z."""
         z = np.asarray(z, dtype=np.float64)
         log_body = np.full(z.shape, -np.inf)
         if self.tail < 1.0:
@@ -125,21 +126,21 @@ class Shape:
         return np.logaddexp(log_body, log_tail)
 
     def ppf(self, levels: ArrayLike) -> Array:
-        """Quantiles; shape of ``levels``, which lie between 0 and 1."""
+        """Return quantiles at ``levels`` between 0 and 1, in the shape of ``levels``."""
         p = np.asarray(levels, dtype=np.float64)
         if self.name == "gaussian":
             return special.ndtri(p)
         if self.tail == 1.0:
             return self._tail_scale * stats.t.ppf(p, self.degrees)
-        # Upper quantiles from the mirror image: 1 - p is exact there, the cdf is not.
+        # Upper quantiles come from the mirror image: near one, 1 - p is exact but the cdf is not.
         mirror = replace(self, centres=-self.centres)
         z, upper = np.empty_like(p), p > 0.5
-        z[~upper] = self._lower(p[~upper])
-        z[upper] = -mirror._lower(1.0 - p[upper])
+        z[~upper] = self._lower_quantiles(p[~upper])
+        z[upper] = -mirror._lower_quantiles(1.0 - p[upper])
         return z
 
-    def _lower(self, p: Array) -> Array:
-        """Quantiles of levels up to one half, by bisection."""
+    def _lower_quantiles(self, p: Array) -> Array:
+        """Return quantiles at levels up to one half, by bisection."""
         left, right = -2.0 * np.ones_like(p), np.full_like(p, float(self.widths.max()) + 10.0)
         while (above := self.cdf(left) > p).any():
             left = np.where(above, 2.0 * left, left)
@@ -152,7 +153,7 @@ class Shape:
         return 0.5 * (left + right)
 
     def sample(self, size: tuple[int, ...], rng: np.random.RandomState) -> Array:
-        """Independent draws."""
+        """Draw independent values."""
         if self.name == "gaussian":
             return rng.standard_normal(size)
         if self.tail == 1.0:
@@ -189,12 +190,12 @@ GAUSSIAN = Shape("gaussian", *_ONE)
 def gaussian_shape(
     z: Array, weight: Array, moment: float = 1.0, settings: ShapeSettings = DEFAULTS.shape
 ) -> Shape:
-    """Return the Gaussian, whatever the z-scores."""
+    """Return the Gaussian for any z-scores."""
     return GAUSSIAN
 
 
 def _with_moment(z: Array, weight: Array, moment: float) -> Array:
-    """Scale z-scores to a second moment."""
+    """Return z-scores scaled to a given second moment."""
     own = max(float(weight @ z**2 / weight.sum()), np.finfo(float).tiny)
     return math.sqrt(moment / own) * z
 
@@ -233,7 +234,7 @@ def empirical_shape(
     ----------
     z, weight : arrays of shape (n,)
     moment : float
-        Second moment :math:`\kappa` of the z-scores of such rows, at most one.
+        Second moment :math:`\kappa` that the z-scores are scaled to, at most one.
 
     Examples
     --------
@@ -245,11 +246,11 @@ def empirical_shape(
     """
     z = _with_moment(z, weight, moment)
     n = float(weight.sum())
-    # Equal ones become one: a weight is a number of repeats.
-    z, place = np.unique(z, return_inverse=True)
-    w = np.bincount(place, weights=weight) / n
+    # Equal z-scores are merged and their weights added, since a weight is a number of repeats.
+    z, distinct = np.unique(z, return_inverse=True)
+    w = np.bincount(distinct, weights=weight) / n
     edges = bin_edges(n, settings)
-    # A row on an edge is shared between the bins.
+    # A row on an edge is divided between the two bins.
     mass = np.concatenate([[0.0], np.cumsum(w)])
     sums = np.concatenate([[0.0], np.cumsum(w * z)])
     p = np.diff(edges)
@@ -258,7 +259,7 @@ def empirical_shape(
     spread = min(math.sqrt(moment), float(quartiles[1] - quartiles[0]) / 1.349)
     bandwidth = max(settings.bandwidth * 0.9 * spread * n**-0.2, 1e-6)
     h = np.maximum(bandwidth, settings.overlap * np.gradient(q))
-    # The same second moment again, which smoothing has changed.
+    # Smoothing has changed the second moment; this restores it.
     scale = math.sqrt(moment / float(p @ (q**2 + h**2)))
     tail = settings.tail_rows / (n + settings.tail_rows)
     degrees = student_shape(z, w, moment).degrees
@@ -271,7 +272,9 @@ def empirical_shape(
 
 
 def bin_edges(n: float, settings: ShapeSettings = DEFAULTS.shape) -> Array:
-    """Probabilities between the bins of n rows: equal ones, and halves of halves at both ends.
+    """Return the levels between the bins of n rows.
+
+    Bins have equal probability, except that at both ends they are halved repeatedly.
 
     Examples
     --------
@@ -289,7 +292,7 @@ def bin_edges(n: float, settings: ShapeSettings = DEFAULTS.shape) -> Array:
     return np.concatenate([[0.0], lower, edges[1:-1], 1.0 - lower[::-1], [1.0]])
 
 
-#: Simplest first.
+#: Functions that fit each shape, simplest first.
 MAKERS: Mapping[str, Callable[[Array, Array, float, ShapeSettings], Shape]] = {
     "gaussian": gaussian_shape,
     "student": student_shape,
@@ -298,7 +301,7 @@ MAKERS: Mapping[str, Callable[[Array, Array, float, ShapeSettings], Shape]] = {
 
 
 def crps(shape: Shape, z: Array) -> Array:
-    r"""Continuous ranked probability score of each z-score, as the mean of pinball losses.
+    r"""Return the continuous ranked probability score of each z-score, a mean of pinball losses.
 
     .. math::
 
@@ -318,7 +321,7 @@ def choose_shape(
     moment: float = 1.0,
     settings: ShapeSettings = DEFAULTS.shape,
 ) -> tuple[Shape, dict[str, float]]:
-    """The shape with the best score on rows that it has not seen.
+    """Return the shape with the best score on held-out folds.
 
     Parameters
     ----------
@@ -327,7 +330,7 @@ def choose_shape(
     weight : array of shape (n,)
     folds : integer array of shape (n,)
     moment : float
-        Second moment of the z-scores: less than one where sigma rests on the noise floor.
+        Second moment of the z-scores: less than one if sigma is at the noise floor.
 
     Returns
     -------

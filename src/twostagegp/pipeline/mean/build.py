@@ -35,7 +35,7 @@ _LOG = logging.getLogger("twostagegp")
 
 
 def fit_mean(data: Prepared, method: Method, options: Options, seed: int) -> StackedMean:
-    """Fit part 1: models, weights, and held-out residuals under weights of other folds."""
+    """Fit part 1: models, stack weights, and held-out residuals under weights of other folds."""
     builder = _MeanBuilder(data, method, options, seed)
     models = method.prune(builder.build(options.mean))
     weight, ridge = method.held.merged.weight, options.settings.mean.stack_ridge
@@ -91,7 +91,7 @@ class _MeanBuilder:
 
     def kernels(self, kernels: Sequence[Any]) -> list[Kernel]:
         """Return the kernels in the forms asked for."""
-        # With a given penalty lengthscales are fixed and equal: ARD forms would be the same again.
+        # With a given penalty lengthscales are fixed and equal, so that ARD forms are duplicates.
         ard = self.options.ard if self.options.penalty == "auto" else False
         return kernel_list(kernels, ard, self.data.rows.X.shape[1], self.data.columns)
 
@@ -106,7 +106,7 @@ class _MeanBuilder:
         return models[int(np.argmin(errors))]
 
     def tested(self, kernels: list[Kernel]) -> list[Kernel]:
-        """Return the winner of the ratio test, or all kernels if there is nothing to test."""
+        """Return the kernel that the ratio test chooses, or all kernels if it is not applicable."""
         self.search = search_stage(
             self.method.search_rows(),
             kernels,
@@ -119,7 +119,7 @@ class _MeanBuilder:
         return kernels if self.search is None else [self.search.best]
 
     def ridges(self, kernels: list[Kernel], single: bool) -> list[MeanModel]:
-        """Train kernels and make ridges of the best."""
+        """Train kernels and return ridges of the best."""
         if self.options.penalty != "auto":
             return self.classical_ridges(kernels)
         candidates = self.method.candidates(kernels, single)
@@ -138,11 +138,11 @@ class _MeanBuilder:
                 models.append(self.ridge(candidate))
             except TwoStageGPError as error:
                 candidate.failure = str(error)
-        fitted_only(survivors)  # raises with every reason if none could be used
+        fitted_only(survivors)  # raises an error with all reasons if every candidate failed
         return models
 
     def ridge(self, candidate: Candidate) -> RidgeMean:
-        """Make a mean model of a trained candidate."""
+        """Return the mean model of a trained candidate."""
         assert candidate.parameters is not None
         engine = self.method.engine
         lowest = math.log(engine.noise_floor)
@@ -165,19 +165,19 @@ class _MeanBuilder:
         return np.atleast_1d(penalty).tolist()
 
     def classical_ridges(self, kernels: list[Kernel]) -> list[MeanModel]:
-        """Return kernel ridges with given penalties, of the kernels for which one of them works."""
+        """Return kernel ridges with given penalties, without kernels for which every one fails."""
         candidates = [Candidate(kernel, "ridge") for kernel in kernels]
         self.searched += candidates
         tried = [self.classical(candidate) for candidate in candidates]
         models: list[MeanModel] = [model for model in tried if model is not None]
         if not models:
-            fitted_only(candidates)  # raises with every reason
+            fitted_only(candidates)  # raises an error with all reasons
         return models
 
     def classical(self, candidate: Candidate) -> RidgeMean | None:
-        """Return kernel ridge with a fixed lengthscale, the penalty by held-out squared error.
+        """Return kernel ridge with a fixed lengthscale and the penalty of least held-out error.
 
-        Penalties that cannot be used are named in the candidate; None if none can.
+        Penalties that fail are recorded in the candidate. The result is None if all fail.
         """
         kernel, held_rows, engine = candidate.kernel, self.method.held, self.method.engine
         theta = kernel.classical() if isinstance(kernel, NamedKernel) else kernel.start()
@@ -204,10 +204,10 @@ class _MeanBuilder:
 
     def regressor(self, regressor: Any) -> MeanModel:
         """Return a scikit-learn regressor with cross-fitted residuals."""
-        merged, plan, wanted = self.data.merged, self.method.crossfit_plan(), None
-        place = np.empty(self.data.n_rows, dtype=np.int64)
-        place[plan.order] = np.arange(self.data.n_rows)
-        wanted = place[self.method.held.table_rows]
+        merged, plan = self.data.merged, self.method.crossfit_plan()
+        position = np.empty(self.data.n_rows, dtype=np.int64)
+        position[plan.order] = np.arange(self.data.n_rows)
+        wanted = position[self.method.held.table_rows]
         _LOG.info("held-out predictions of %s", type(regressor).__name__)
         limits = nullcontext()
         if plan.threads is not None:
@@ -227,11 +227,11 @@ class _MeanBuilder:
         return model
 
 
-#: How a mean with a name is built; kernels have names too.
+#: How the named means, other than kernels, are built.
 _BY_NAME: dict[str, Callable[[_MeanBuilder], list[MeanModel]]] = {
     "stack": _MeanBuilder.stack,
     "search": lambda builder: [builder.best_ridge(builder.options.kernels)],
     "constant": lambda builder: [builder.constant()],
 }
-#: What ``mean`` may be, besides the name of a kernel.
+#: Names that ``mean`` may have besides those of kernels.
 MEANS = tuple(_BY_NAME)

@@ -1,8 +1,8 @@
-"""Folds, and mean models that are any scikit-learn regressor.
+"""Folds, and scikit-learn regressors as mean models.
 
-A regressor without a closed form for its held-out predictions gets them by cross-fitting:
-each fold is predicted by a clone that has not seen it. Folds are always shuffled and seeded,
-and keep groups together where groups are given.
+A regressor without a closed form for its held-out predictions gets them by cross-fitting: each fold
+is predicted by a clone that was fitted without it. Folds are always shuffled and seeded, and rows
+of one group are in the same fold.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Array = NDArray[np.float64]
 def assign_folds(
     n: int, n_folds: int, rng: np.random.Generator, groups: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
-    """Random fold numbers of nearly equal size; rows of one group share a fold.
+    """Return random fold numbers; folds have nearly equal size, rows of a group share a fold.
 
     Examples
     --------
@@ -73,20 +73,20 @@ def cross_predict(
     Parameters
     ----------
     folds : integer array of shape (n,)
-        Rows in no fold (-1) are trained on and never held out.
+        Rows with -1 are in no fold: always used for fitting, never held out.
     fit : callable
-        Returns a model of the rows of a mask.
+        Takes a mask of rows and returns a model fitted to them.
     predict : callable
-        Returns predictions of a model for the rows of a mask.
+        Takes a model and a mask of rows and returns predictions.
     heldout : array of shape (n, ...)
-        Filled in.
+        The predictions are written into it.
     asked : bool array of shape (n,), optional
         Rows whose predictions are needed, all by default.
 
     Returns
     -------
     model
-        Of the last fold; None if there was none to predict.
+        The model of the last fold; None if no fold was predicted.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def cross_predict(
 def fit_clone(model: Any, X: Array, y: Any, weight: Array, random_state: int) -> Any:
     """Fit a clone of a scikit-learn estimator, with weights only if some are not one.
 
-    A ``random_state`` that the estimator leaves open becomes ``random_state``.
+    If the estimator's ``random_state`` is None, the clone gets the given one.
     """
     model = clone(model)
     if "random_state" in model.get_params() and model.get_params()["random_state"] is None:
@@ -133,23 +133,24 @@ class Regressor(Protocol):
 class RegressorMean:
     """A scikit-learn regressor as a mean model, with cross-fitted residuals.
 
-    It sees standardised inputs (constant columns removed) and the standardised target. A row of
-    weight c is in one fold, where its c copies would be in several.
+    It is fitted to standardised inputs (constant columns removed) and the standardised target. A
+    row of weight c is in one fold, while c copies of the row may be in several folds.
 
     Parameters
     ----------
     regressor : estimator
-        Cloned, never fitted itself.
+        Clones of it are fitted; the object itself is not changed.
     X, y, weight : arrays of shape (n, d), (n,), (n,)
         All training rows, repeats included.
     folds : integer array of shape (n,)
-        Rows in no fold (-1) are trained on and never held out; their residuals are NaN.
+        Rows with -1 are in no fold: always used for fitting, never held out; their residuals are
+        NaN.
     random_state : int
-        Given to clones that take a ``random_state`` and have none.
+        The ``random_state`` of clones whose ``random_state`` is None.
     wanted : integer array, optional
-        Rows whose held-out residuals are needed (all by default); others' are NaN.
+        Rows whose held-out residuals are needed (all by default); the others are NaN.
     refit : bool
-        False keeps the model of the only fold instead of fitting all rows once more.
+        False keeps the model of the only fold instead of fitting one more model to all rows.
     """
 
     regressor: Regressor
@@ -195,19 +196,19 @@ class RegressorMean:
         self.model = model
 
     def predict(self, X: Tensor) -> Tensor:
-        """Prediction at standardised inputs, shape (n,)."""
+        """Return the prediction at standardised inputs, shape (n,)."""
         values = np.asarray(predict_with(self.model, X.cpu().numpy()), dtype=np.float64).reshape(-1)
         return torch.as_tensor(values).to(X)
 
     def extended(self, appended: AppendedRows, keep_factors: bool) -> RegressorMean:
-        """Itself: a regressor stays as it was fitted."""
+        """Return this model: regressors are not fitted again."""
         return self
 
 
 def boosted_trees(large: bool = False) -> HistGradientBoostingRegressor:
     """Return the stack's tree ensemble, for targets that jump or depend weakly on many columns.
 
-    Large tables get fewer and larger steps, as each of them passes over all rows.
+    For large tables it takes fewer and larger steps, since each step passes over all rows.
     """
     return HistGradientBoostingRegressor(
         learning_rate=0.1 if large else 0.05,

@@ -1,4 +1,4 @@
-r"""Mean models: they predict, and have a held-out residual per row that was held out.
+r"""Mean models, each with predictions and one residual per held-out row.
 
 There are three kinds: the constant and kernel ridge (this module), and any scikit-learn regressor
 (``crossfit.py``). Kernel ridge with penalty :math:`\lambda` is the posterior mean of a GP with
@@ -8,7 +8,7 @@ noise variance :math:`\lambda`,
 
     \hat m(x) = k_x^\top (K + \lambda I)^{-1} y ,
 
-so any engine gives it, with held-out residuals in closed form.
+so every engine provides it, with held-out residuals in closed form.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Array = NDArray[np.float64]
 
 
 class MeanModel(Protocol):
-    """What the stack and the estimators need of a mean model."""
+    """The interface of a mean model that the stack and the estimators use."""
 
     heldout_residuals: Array
 
@@ -51,9 +51,9 @@ class MeanModel(Protocol):
 class ConstantMean:
     r"""The weighted mean of the target.
 
-    Held out, the mean of the other rows: with total weight N and :math:`\bar y = 0` after
-    standardisation, :math:`e_i = y_i\, N / (N - 1)`; for a group of weight :math:`N_G`,
-    :math:`e_i = y_i + \sum_{j \in G} c_j y_j / (N - N_G)`.
+    A held-out row is predicted by the mean of the other rows: with total weight N and
+    :math:`\bar y = 0` after standardisation, :math:`e_i = y_i\, N / (N - 1)`; for a group of weight
+    :math:`N_G`, :math:`e_i = y_i + \sum_{j \in G} c_j y_j / (N - N_G)`.
 
     Examples
     --------
@@ -85,11 +85,11 @@ class ConstantMean:
         self.heldout_residuals = y - others
 
     def predict(self, X: Tensor) -> Tensor:
-        """The same number for every row."""
+        """Return the same number for every row, shape (n,)."""
         return torch.full((X.shape[0],), self.value, dtype=X.dtype, device=X.device)
 
     def extended(self, appended: AppendedRows, keep_factors: bool) -> ConstantMean:
-        """The mean of all rows."""
+        """Return the mean of all rows, old and new."""
         merged, model = appended.data.merged, copy(self)
         model.value = float(merged.c @ merged.t / merged.c.sum())
         return model
@@ -101,14 +101,14 @@ class RidgeMean:
     Parameters
     ----------
     candidate : Candidate
-        The kernel, and where the parameters come from.
+        The kernel, its objective and its training.
     posterior : Posterior
         The kernel conditioned on the rows at (theta, log penalty); only its mean is used.
     heldout_residuals : array of shape (n,)
         One per row of the table that was held out.
     """
 
-    #: The posterior with its factor, once there was an update, so that the next one is cheap.
+    #: After an update, the posterior with its factor, which makes the next update cheap.
     _whole: Posterior | None = None
 
     def __init__(
@@ -136,7 +136,7 @@ class RidgeMean:
 
     @property
     def parameters(self) -> Vector:
-        """(theta, log penalty)."""
+        """Parameters (theta, log penalty)."""
         return self.posterior.parameters
 
     def __getstate__(self) -> dict[str, Any]:
@@ -149,8 +149,8 @@ class RidgeMean:
     def extended(self, appended: AppendedRows, keep_factors: bool) -> RidgeMean:
         """Condition on more rows at the same hyperparameters.
 
-        The first update factorises all rows, as the fit has not kept the factor; with
-        ``keep_factors`` later ones extend it. Pickles and files go without.
+        The first update factorises all rows, since the fit has not kept the factor; with
+        ``keep_factors`` later updates extend it. Pickles and files do not contain it.
         """
         known = self.posterior if self._whole is None else self._whole
         whole = known.extended(appended.data.rows, appended.changed_rows)

@@ -20,9 +20,9 @@ def tune_penalty(
 ) -> None:
     """Move a candidate's penalty to the smallest held-out squared error of some rows.
 
-    A density chooses the noise for the whole distribution, and one large residual can raise it;
-    the mean is judged by squared error. ``shifts`` of the log penalty are tried, and a parabola
-    through the best one and its neighbours gives the answer.
+    Training by a density chooses the noise variance for the whole distribution, and one large
+    residual can raise it; the mean is judged by squared error. ``shifts`` of the log penalty are
+    tried, and the result is the minimum of a parabola through the best one and its neighbours.
     """
     assert candidate.parameters is not None
     rows = engine.rows if index is None else engine.rows.subset(index)
@@ -38,7 +38,7 @@ def tune_penalty(
 
 
 def best_shift(errors: Sequence[float], shifts: Sequence[float]) -> float:
-    """Return where the error is smallest, from its values at equally spaced shifts.
+    """Return the shift with the smallest error, from errors at equally spaced shifts.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""Held-out residuals at hyperparameters that have not seen the row.
+"""Held-out residuals at hyperparameters that were trained without the row.
 
-Closed-form leave-one-out residuals are honest about the row, but not about hyperparameters that
-were chosen with the row in sight. Where that matters (a few hundred rows) and a refit is cheap,
-hyperparameters are chosen again without each fold.
+Closed-form leave-one-out residuals leave the row out of the prediction, but the hyperparameters
+were trained on all rows. On tables of a few hundred rows, where this matters and refits are cheap,
+hyperparameters are trained again without each fold.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def refit_residuals(
     folds: NDArray[np.int64],
     settings: MeanSettings,
 ) -> Array:
-    """Return the leave-one-out residual of every row, at hyperparameters chosen without its fold.
+    """Return the leave-one-out residual of every row, at hyperparameters trained without its fold.
 
-    Where rows are few for the parameters of a kernel (:func:`trains_afresh`), it is trained from
-    its start, as in the fit; otherwise from the parameters found on all rows. The residual itself
-    is the closed form on all rows: one copy is left out and the other copies stay, or the whole
-    group is left out.
+    If there are few rows per parameter of the kernel (:func:`trains_afresh`), training starts from
+    the kernel's starting values, as in the fit; otherwise from the parameters found on all rows.
+    The residual itself is the closed form on all rows: one copy is left out and the other copies
+    stay, or the whole group is left out.
 
     Returns
     -------
@@ -69,10 +69,11 @@ def refit_residuals(
 
 
 def trains_afresh(kernel: Kernel, m: int, rows_per_parameter: int = 25) -> bool:
-    """Whether m distinct rows are few for the number of a kernel's parameters.
+    """Return whether refits on m distinct rows start from the kernel's starting values.
 
-    Thirty lengthscales chosen with a row in sight have adapted to it, and a few optimiser steps
-    from there do not undo that: held-out residuals would be far too small.
+    They do if there are few rows per parameter. Thirty lengthscales that were trained on a row have
+    adapted to it, and a few optimiser steps from there do not undo this: held-out residuals would
+    be far too small.
 
     Examples
     --------
@@ -86,10 +87,10 @@ def trains_afresh(kernel: Kernel, m: int, rows_per_parameter: int = 25) -> bool:
 def shortlist(
     ranked: Sequence[Candidate], keep: int, m: int, rows_per_parameter: int
 ) -> list[Candidate]:
-    """Return the best ``keep``; where m rows are few, half of them with few parameters.
+    """Return the best ``keep``; if m rows are few, up to half of them with few parameters.
 
-    The leave-one-out error by which candidates are ranked is the more optimistic the more
-    parameters a kernel has.
+    Candidates are ranked by their leave-one-out error, which is more optimistic for kernels with
+    more parameters.
     """
     few = [c for c in ranked if not trains_afresh(c.kernel, m, rows_per_parameter)]
     few = few[: keep // 2] if len(few) < len(ranked) else []

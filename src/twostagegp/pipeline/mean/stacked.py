@@ -1,4 +1,4 @@
-"""Part 1 as it is fitted: mean models and their weights."""
+"""The fitted part 1: mean models and their weights."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class StackedMean:
     heldout_residuals : array of shape (n,)
         Residual of every training row under weights fitted on other folds.
     searched : list of Candidate
-        Every kernel that took part, also those that were pruned.
+        All candidates that were trained, including those that were dropped.
     search : KernelSearch or None
-        The search that chose the kernel, if the ratio test did.
+        The search that chose the kernel, if it was chosen by the ratio test.
     """
 
     models: list[MeanModel]
@@ -44,7 +44,7 @@ class StackedMean:
 
     @property
     def label(self) -> str:
-        """Readable composition, heaviest first."""
+        """Readable composition, largest weight first."""
         order = np.argsort(-self.weights)
         parts = [(self.weights[i], self.models[i].label) for i in order if self.weights[i] > 0.005]
         if len(parts) == 1:
@@ -52,7 +52,7 @@ class StackedMean:
         return " + ".join(f"{weight:.2f} {label}" for weight, label in parts)
 
     def lengthscale_shape(self) -> Array | None:
-        """Return the ratios of the lengthscales of the heaviest ARD kernel, or None."""
+        """Return the lengthscale ratios of the ARD kernel with the largest weight, or None."""
         for i in np.argsort(-self.weights):
             model = self.models[i]
             if not isinstance(model, RidgeMean) or self.weights[i] <= 0.0:

@@ -1,1 +1,1 @@
-"""What differs between the methods of a fit, as a value that the pipeline is given."""
+"""The methods of a fit: the choices that depend on the engine, as one object per method."""

@@ -73,7 +73,7 @@ class ExactMethod:
             Candidate(kernel, objective)
             for objective in objectives
             for kernel in kernels
-            # The likelihood adds variety where there are many lengthscales to get wrong.
+            # The likelihood adds variety among kernels with many lengthscales.
             if objective == "loo" or kernel.ard or len(objectives) == 1
         ]
 
@@ -101,7 +101,7 @@ class ExactMethod:
         m, sizes = self.m, self._settings
         blocked = self.engine.settings.blocked_rows
         if m > sizes.full_training_rows:
-            # The rung before has a third of the rows at least: few evaluations are left to make.
+            # The rung before has at least a third of the rows, so few evaluations suffice.
             first = 2 if m > sizes.largest_training_rows else 3
             return Ladder.plan(m, n_candidates, 3, (first, 2), patient=True, blocked_rows=blocked)
         steps = (15, 10, 6, 6, 4, 4) if m <= sizes.medium_rows else (6, 4, 3, 3)
@@ -133,7 +133,7 @@ class ExactMethod:
     def crossfit_plan(self) -> CrossfitPlan:
         n, folds = self.data.n_rows, self.stack_folds()
         if self.data.merged.groups is None:
-            # One copy of a row is held out and the other copies stay, as for the kernels.
+            # One copy of a row is held out and the other copies stay, as for kernel ridges.
             folds = assign_folds(n, int(folds.max()) + 1, self.mean_rng)
         return CrossfitPlan(np.arange(n), folds)
 
@@ -147,10 +147,10 @@ class ExactMethod:
         return models
 
     def variance_kernels(self, mean: StackedMean) -> list[Kernel]:
-        """Return each name in two forms with ``ard="both"``.
+        """Return the kernels of part 2, each name in two forms with ``ard="both"``.
 
-        One has lengthscales in the ratios that the mean has found, so that only their common size
-        is open; the other has all of them open.
+        One form has lengthscales in the ratios of those of the mean, so that only their common
+        factor is trained; in the other, all lengthscales are trained.
         """
         options, d, columns = self.options, self.data.rows.X.shape[1], self.data.columns
         few = self.m < self._settings.small_rows

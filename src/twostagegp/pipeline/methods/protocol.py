@@ -1,8 +1,8 @@
-"""What the pipeline asks of a method.
+"""The interface between the pipeline and a method.
 
-The pipeline (mean, variance, calibration) is written once. A :class:`Method` says which engine does
-the linear algebra, which rows are held out, how candidates are trained and which further members
-join the stack.
+The pipeline (mean, variance, calibration) is written once. A :class:`Method` determines which
+engine does the linear algebra, which rows are held out, how candidates are trained and which
+further members join the stack.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class CrossfitPlan:
     Attributes
     ----------
     order : integer array of shape (n,)
-        Order in which it sees the rows of the table.
+        Order of the table's rows in its training data.
     folds : integer array of shape (n,)
         Fold of each row of the table; -1: never held out.
     refit : bool
-        Whether it is fitted to all rows in the end.
+        Whether a final model is fitted to all rows.
     threads : int or None
-        OpenMP threads that it may use; None leaves them alone.
+        Number of OpenMP threads that it may use; None does not change the setting.
     """
 
     order: Index
@@ -73,14 +73,14 @@ class Method(Protocol):
 
     @property
     def n_refits(self) -> int:
-        """Fits without a fold that were made for held-out residuals."""
+        """Number of fits without a fold, made for held-out residuals."""
 
     @property
     def conditionings(self) -> int:
-        """Factorisations of all rows outside training."""
+        """Number of factorisations of all rows outside training."""
 
     def candidates(self, kernels: Sequence[Kernel], single: bool) -> list[Candidate]:
-        """Return what is trained for a mean: one kernel of these (``single``) or a stack."""
+        """Return the candidates of a mean that is one of these kernels (``single``) or a stack."""
 
     def train(self, candidates: list[Candidate]) -> list[Candidate]:
         """Train candidates of the mean; return those that may join the stack."""
@@ -95,7 +95,7 @@ class Method(Protocol):
         """Return the rows on which the ratio test chooses a kernel of the mean."""
 
     def rows_per_prediction(self) -> float:
-        """Return how many rows a prediction is made from: n of the penalty ``"0.01n"``."""
+        """Return the number of rows that a prediction uses: the n of the penalty ``"0.01n"``."""
 
     def crossfit_plan(self) -> CrossfitPlan:
         """Return how a regressor is cross-fitted."""
@@ -104,16 +104,16 @@ class Method(Protocol):
         """Return regressors that join every stack."""
 
     def stack_folds(self) -> Index:
-        """Return the fold of every held row of the table, for cross-fitted stack weights."""
+        """Return the fold of every held-out row of the table, for cross-fitted stack weights."""
 
     def prune(self, models: list[Any]) -> list[Any]:
-        """Return the models of the stack that are worth their price."""
+        """Return the models of the stack that are worth the cost of their predictions."""
 
     def variance_kernels(self, mean: StackedMean) -> list[Kernel]:
         """Return the kernels that part 2 chooses from."""
 
     def variance_engine(self, rows: Rows, noise_floor: float) -> Engine:
-        """Return the engine of part 2; ``rows`` are the held rows with residuals as target."""
+        """Return the engine of part 2; ``rows`` are held-out rows with residuals as target."""
 
     def train_variance(
         self, engine: Engine, candidates: list[Candidate], rows: Rows, R: Tensor

@@ -1,10 +1,9 @@
-"""The methods for large tables: every prediction from few rows, and a sample of rows held out.
+"""The methods for large tables, which hold out a random sample of rows.
 
-Neighbours, Vecchia's likelihood and inducing points share this plan. What differs is one record per
-method in :data:`SAMPLED`; a further engine that keeps the plan is one more record.
-The mean is a stack of ridges, boosted trees and the constant. The sample decides the stack's
-weights, trains the variance and calibrates; its rows are predicted from all other rows, as new
-ones are.
+Neighbours, Vecchia's likelihood and inducing points share this class. They differ in one record per
+method in :data:`SAMPLED`; a further engine of this kind needs one more record. The mean is a stack
+of ridges, boosted trees and the constant. Stack weights, variance and calibration are learned from
+the held-out sample, whose rows are predicted from all other rows, as new rows are.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ Index = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SampledKind:
-    """What one of the methods for large tables does in its own way.
+    """The choices that differ between the methods for large tables.
 
     Attributes
     ----------
     make_engine : callable
-        Returns the engine of the mean, from the table, the options, a seed and random numbers.
+        Takes the table, the options, a seed and a random generator; returns the engine of the mean.
     objective : {"loo", "nll"}
-        What candidates of the mean are trained by, unless the user asks for the likelihood.
+        Objective of the mean's candidates, unless the user asks for the likelihood.
     uses_all_rows : bool
         Whether a prediction depends on all rows rather than on ``n_neighbors`` of them.
     """
@@ -128,7 +127,7 @@ class SampledMethod:
         rng: np.random.Generator,
         R: Tensor | None = None,
     ) -> None:
-        """Train by the given schedule on a random subsample alone, as the paper does."""
+        """Train by the given schedule on a random subsample only, as in the paper."""
         training = self.options.training
         assert training is not None
         count = training.subsample or self._settings.subsample_rows
@@ -164,20 +163,21 @@ class SampledMethod:
             self._order,
             folds,
             refit=not once or n <= self._settings.regressor_refit_rows,
-            # Threads that wait for each other cost more than they bring on a busy machine. Torch's
-            # number is what n_jobs asks for, but scikit-learn has an OpenMP library of its own.
+            # On a busy machine, threads that wait for each other cost more time than they save on
+            # small tables. On large ones the number is that of torch, which n_jobs sets;
+            # scikit-learn uses a separate OpenMP library.
             threads=1 if few else torch.get_num_threads(),
         )
 
     @cached_property
     def _order(self) -> Index:
-        """Rows by their values, so that the order of the table does not matter."""
+        """Numbers of the rows sorted by value, so that results do not depend on the row order."""
         merged = self.data.merged
         return np.lexsort((merged.weight, merged.y, merged.inverse))
 
     @cached_property
     def _folds(self) -> tuple[Index, bool]:
-        """Fold of every row of the table (-1: never held out), and whether there is only one."""
+        """Fold of every row of the table (-1: never held out), and whether it is the only fold."""
         merged, n, settings = self.data.merged, self.data.n_rows, self._settings
         groups, own = merged.groups, self.held.merged.groups
         n_folds = next((k for rows, k in settings.crossfit_folds if n <= rows), 1)
@@ -188,7 +188,7 @@ class SampledMethod:
                 held = np.isin(groups, own)[merged.inverse]
             if held.mean() <= settings.most_held_out:
                 return np.where(held, 0, -1), True
-            # Repeats or large groups: the sample stands for most of the table.
+            # With many repeats or large groups, the sample covers a large part of the table.
             n_folds = min(k for _, k in settings.crossfit_folds)
         rng = np.random.default_rng(self.seed)
         if groups is not None:
@@ -198,7 +198,7 @@ class SampledMethod:
         return folds, False
 
     def further_members(self) -> list[Any]:
-        """Return boosted trees, where the rows outside a fold are enough for them."""
+        """Return boosted trees, if there are enough rows outside every fold."""
         folds, _ = self._folds
         left = [np.count_nonzero(folds != fold) for fold in np.unique(folds[folds >= 0])]
         if min(left) < self._settings.tree_rows:
@@ -212,7 +212,7 @@ class SampledMethod:
         return by_row[held.merged.inverse]
 
     def prune(self, models: list[Any]) -> list[Any]:
-        """Drop ridges that are not worth their price, the lightest first."""
+        """Drop ridges with small weights, the smallest first, and those above ``most_ridges``."""
         settings, weight = self._settings, self.held.merged.weight
         while True:
             E = np.column_stack([model.heldout_residuals for model in models])
@@ -227,10 +227,11 @@ class SampledMethod:
             models = [model for i, model in enumerate(models) if i != least]
 
     def variance_kernels(self, mean: StackedMean) -> list[Kernel]:
-        """Return kernels in the metric of the mean's heaviest ridges with ``ard="both"``.
+        """Return kernels in the metric of the mean's ridges with ``ard="both"``.
 
-        Of each norm (Euclidean and L1) the heaviest ridge counts. Only a common size of the
-        lengthscales is open then, and a prediction finds its neighbours once for both stages.
+        For each norm (Euclidean and L1) the ridge with the largest weight gives the lengthscale
+        ratios. Only a common factor of the lengthscales is trained, and a prediction searches its
+        neighbours once for both stages.
         """
         options, d, columns = self.options, self.data.rows.X.shape[1], self.data.columns
         asked = options.variance_choices()
@@ -253,14 +254,14 @@ class SampledMethod:
             made += [kernel for kernel in shaped if kernel.metric == model.kernel.metric]
         objects = [kernel for kernel in asked if not isinstance(kernel, str)]
         if options.variance != "search":
-            # Kernels that were named are tried, whatever their norm.
+            # Kernels that the user has named are tried with any norm.
             known = {kernel.name for kernel in made}
             objects += [name for name in names if name not in known]
         made += kernel_list(objects, False, d, columns)
         return made or kernel_list(asked, False, d, columns)
 
     def variance_engine(self, rows: Rows, noise_floor: float) -> Engine:
-        # The variance does not depend on the target: all rows are conditioned on.
+        # The variance does not depend on the target, so it is conditioned on all rows.
         return self.engine.with_noise_floor(noise_floor)
 
     def train_variance(
@@ -279,9 +280,9 @@ class SampledMethod:
             return fitted_only(candidates)
         index = self.held.tensor(self._device)
         some = np.sort(rng.permutation(len(index))[: settings.variance_rows])
-        place = torch.as_tensor(some, device=self._device)
+        chosen = torch.as_tensor(some, device=self._device)
         alive = warm_start(engine, candidates, settings.schedule.warm_rows, rng, R, index)
         rounds, steps = settings.variance_rounds, settings.variance_steps
         for candidate in alive:
-            train_on_batch(engine, candidate, index[place], rounds, steps, R[place])
+            train_on_batch(engine, candidate, index[chosen], rounds, steps, R[chosen])
         return fitted_only(alive)
