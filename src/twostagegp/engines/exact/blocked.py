@@ -106,7 +106,7 @@ class BlockedFactor:
             yield start, min(start + self.block, n)
 
     def _factorise(self, panel: Panel) -> float:
-        """Fill the buffer and return the jitter; after a failed pivot, restart with a larger one."""
+        """Fill the buffer and return the jitter; if a pivot fails, restart with a larger one."""
         jitter, scale = 0.0, 0.0
         for relative in (0.0, *JITTERS):
             jitter = relative * scale
