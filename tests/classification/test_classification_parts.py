@@ -95,7 +95,7 @@ def direct(table, trained, s, t, points, c=None, keep=None):
 
 
 def refitted(table, trained, s, t):
-    """Mean and variance of every row without it, without its group, or with one copy less."""
+    """Held-out mean and variance of every row: one copy, or the group, is left out."""
     Z = table.inputs(trained.view).numpy()
     mean, variance = np.empty(len(Z)), np.empty(len(Z))
     for i in range(len(Z)):
@@ -126,7 +126,7 @@ def test_transform_is_that_of_gpytorch(alpha_eps):
     np.testing.assert_allclose(one.noise(codes), noise.reshape(3, 7).T, rtol=1e-12)
 
 
-def test_smoothing_moves_labels_to_all_classes_alike():
+def test_smoothing_moves_labels_equally_to_all_classes():
     codes = np.array([1, 0])
     Y = soft_labels(codes, 4, 0.2)
     np.testing.assert_allclose(Y, [[0.05, 0.85, 0.05, 0.05], [0.85, 0.05, 0.05, 0.05]])
@@ -165,7 +165,7 @@ def test_every_draw_has_its_own_probabilities():
     np.testing.assert_allclose(mean_softmax(mean, variance, draws), found.mean(0))
 
 
-def test_the_points_for_many_classes_are_a_thousand():
+def test_quadrature_for_many_classes_has_1024_points():
     assert sobol_normals(3).shape == (1024, 3)
 
 
@@ -252,8 +252,8 @@ def test_ridge_of_all_neighbours_is_the_exact_one(case):
     np.testing.assert_allclose(local.predict(X), exact.predict(X), atol=1e-8)
 
 
-def test_held_out_latents_do_not_know_the_row_through_the_mean_of_the_labels():
-    """With more columns than rows a linear ridge could read a label off the others' mean."""
+def test_held_out_latents_do_not_leak_the_label_through_the_mean_of_the_labels():
+    """With more columns than rows a linear ridge could infer a label from the others' mean."""
     rng = np.random.default_rng(0)
     X, codes = rng.normal(size=(60, 300)), rng.permutation(np.arange(60) % 2)
     table = make_table(X, codes, 2, [f"x{k}" for k in range(300)], None, None, CPU, F64)
@@ -264,7 +264,7 @@ def test_held_out_latents_do_not_know_the_row_through_the_mean_of_the_labels():
     assert abs(margin.mean()) < 3.0 * margin.std() / math.sqrt(60)
 
 
-def test_wide_tables_get_linear_kernels_and_narrow_ones_a_lengthscale_a_column():
+def test_wide_tables_get_linear_kernels_and_narrow_ones_one_lengthscale_per_column():
     narrow = [
         k.label for _, k in kernel_choices(("rbf", "laplacian"), "both", some_table(), SETTINGS)
     ]
@@ -355,7 +355,7 @@ def test_linear_kernel_has_the_gradient_of_finite_differences_and_is_that_of_gpy
     assert len(kernel.bounds()) == len(kernel.start()) == kernel.size == 1
 
 
-def test_views_scale_columns_all_alike_or_rows():
+def test_views_scale_by_column_by_a_common_factor_or_by_row():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(50, 4)) * [1.0, 10.0, 0.1, 1.0] + [0.0, 5.0, 0.0, 0.0]
     X[:, 3] = 7.0
@@ -386,7 +386,7 @@ def test_rows_of_zeros_and_huge_rows_stay_finite_in_every_view():
         assert np.isfinite(view(far)).all()
 
 
-def test_tables_merge_rows_of_one_class_and_keep_those_that_contradict():
+def test_tables_merge_equal_rows_of_one_class_but_not_of_different_classes():
     X = np.array([[1.0], [1.0], [1.0], [2.0], [3.0]])
     codes = np.array([0, 0, 1, 1, 0])
     table = make_table(X, codes, 2, ["a"], None, None, CPU, F64)
@@ -443,13 +443,13 @@ def test_a_model_that_is_wrong_gets_no_weight():
     assert pool.weights[0] == pytest.approx(1.0, rel=0.3)
 
 
-def test_twins_share_the_weight():
+def test_identical_models_share_the_weight():
     f, codes = simulated(300, 2)
     pool = fit_pool([f, f], codes, np.ones(300))
     assert pool.weights[0] == pytest.approx(pool.weights[1], rel=0.05)
 
 
-def test_groups_count_as_one_witness_in_the_price_of_a_bias():
+def test_a_group_counts_as_one_row_in_the_price_of_a_bias():
     f, codes = simulated(200, 2, tau=0.1)
     codes = np.where(np.arange(200) % 4 == 0, codes, 0)
     rows = fit_pool([f], codes, np.ones(200))
@@ -471,7 +471,7 @@ def test_quadrature_is_near_the_mean_of_many_draws(K):
 
 
 @pytest.mark.parametrize("spread", [1.0, 6.0, 20.0, 40.0])
-def test_two_classes_are_integrated_well_however_wide_the_latents(spread):
+def test_two_classes_are_integrated_accurately_for_any_latent_variance(spread):
     difference = spread * np.linspace(-2.0, 2.0, 41)
     z = np.linspace(-9.0, 9.0, 100_001)
     density = np.exp(-0.5 * z**2)
@@ -504,7 +504,7 @@ def test_the_probability_of_a_row_does_not_depend_on_the_others():
 
 @pytest.mark.parametrize("K", [2, 4])
 @pytest.mark.parametrize("tau", [0.3, 1.0, 2.5])
-def test_the_scale_of_latents_is_found(K, tau):
+def test_the_scale_of_latents_is_recovered(K, tau):
     f, codes = simulated(900, K, tau, spread=1.5)
     rng = np.random.default_rng(0)
     scale = choose_scale(f, np.zeros_like(f), codes, np.ones(900), None, SETTINGS, rng)
@@ -513,7 +513,7 @@ def test_the_scale_of_latents_is_found(K, tau):
     assert scale.loss == pytest.approx(losses_of(scale, f, np.zeros_like(f), codes).mean())
 
 
-def test_a_bias_of_a_class_is_found():
+def test_the_bias_of_a_class_is_recovered():
     f, _ = simulated(1500, 3, spread=1.0)
     shift = np.array([1.5, 0.0, -1.0])
     rng = np.random.default_rng(1)
@@ -522,8 +522,8 @@ def test_a_bias_of_a_class_is_found():
     np.testing.assert_allclose(scale.bias - scale.bias.mean(), shift - shift.mean(), atol=0.3)
 
 
-def test_latents_that_are_wrong_where_they_are_said_to_be_get_a_larger_factor():
-    """Two kinds of rows: sure ones, and ones whose latents err by as much as is said."""
+def test_too_small_variances_get_a_larger_factor_and_too_large_ones_a_smaller_one():
+    """Half of the rows have precise latents, the others have errors of the stated variance."""
     rng = np.random.default_rng(0)
     n, K = 1200, 2
     truth = 3.0 * rng.normal(size=(n, K))
@@ -541,7 +541,7 @@ def test_latents_that_are_wrong_where_they_are_said_to_be_get_a_larger_factor():
     assert too_large.c < honest.c
 
 
-def test_where_nothing_speaks_against_it_the_widest_variance_is_taken():
+def test_the_largest_variance_factor_is_chosen_if_it_does_not_raise_the_loss():
     f, codes = simulated(300, 3, spread=0.0)
     f += 1e-9 * np.random.default_rng(0).normal(size=f.shape)
     rng = np.random.default_rng(0)

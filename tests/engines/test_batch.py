@@ -38,7 +38,7 @@ B, N, D = 5, 12, 3
 
 
 def inputs(seed=0, size=B, n=N, d=D):
-    """Inputs of some problems; one row of each is there twice, at distance zero."""
+    """Inputs of some problems; each has one repeated row, at distance zero."""
     X = np.random.default_rng(seed).normal(size=(size, n, d))
     X[:, 1] = X[:, 0]
     return torch.as_tensor(X)
@@ -220,7 +220,7 @@ def slopes(problems, x):
 @pytest.mark.parametrize("extras", [False, True], ids=["plain", "weights and known noise"])
 @pytest.mark.parametrize("ard", [False, True], ids=["isotropic", "ard"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_gradients_are_slopes(name, ard, extras):
+def test_gradients_equal_finite_differences(name, ard, extras):
     options = weights_and_noise() if extras else {}
     problems = batch_of(NamedKernel(name, D, ard), **options)
     x = parameters_of(problems)
@@ -294,7 +294,7 @@ def test_rows_without_repeats_and_noise_have_no_extras():
         torch.testing.assert_close(extras.known, rows.extra[index])
 
 
-def test_extras_that_say_nothing_change_nothing():
+def test_extras_of_plain_rows_do_not_change_the_result():
     one = torch.ones(1, N, dtype=torch.float64)
     plain, said = batch_of(), batch_of(extras=Extras(one, 0 * one, 0 * one))
     x = parameters_of(plain)
@@ -346,7 +346,7 @@ given_extras = pytest.mark.parametrize(
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 @given_extras
-def test_the_value_is_the_density_of_all_copies_a_copy(given, shared):
+def test_the_value_is_the_log_density_of_all_copies_per_copy(given, shared):
     copies = Copies(given, shared)
     x = parameters_of(copies.batch)
     values, _ = everything(copies.batch, x)
@@ -457,7 +457,7 @@ def test_the_number_of_threads_does_not_matter():
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_blocks_are_shared_between_workers_and_leave_none_behind():
+def test_blocks_are_shared_between_workers_that_end_afterwards():
     problems = replace(batch_of(), cache_entries=N * N)
     alive = set(threading.enumerate())
 
@@ -474,7 +474,7 @@ def test_blocks_are_shared_between_workers_and_leave_none_behind():
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
-def test_an_interrupt_leaves_no_worker_and_the_number_of_threads(error):
+def test_an_interrupt_ends_all_workers_and_restores_the_number_of_threads(error):
     problems = replace(batch_of(), cache_entries=N * N)
     alive = set(threading.enumerate())
 
@@ -519,7 +519,7 @@ def test_a_subset_has_its_problems_and_its_first_rows(index, shared):
     np.testing.assert_allclose(everything(part, x)[1], everything(fresh, x)[1], rtol=1e-9)
 
 
-def test_other_targets_may_be_more_where_inputs_are_shared():
+def test_with_shared_inputs_there_may_be_more_new_targets_than_problems():
     kernel, X = NamedKernel("rbf", D), inputs(size=1)
     one = ProblemBatch.of(kernel, X, targets(size=1))
     many = one.with_targets(targets(size=9))
@@ -529,7 +529,7 @@ def test_other_targets_may_be_more_where_inputs_are_shared():
     np.testing.assert_allclose(everything(many, x)[0], expected[0], rtol=1e-12)
 
 
-def test_other_targets_of_merged_rows_come_with_their_spreads():
+def test_new_targets_of_merged_rows_may_have_new_sums_of_squares():
     kernel, X, extras = NamedKernel("rbf", D), inputs(size=1), weights_and_noise(1)["extras"]
     one = ProblemBatch.of(kernel, X, targets(size=1), extras=extras)
     q = torch.as_tensor(np.random.default_rng(9).chisquare(2, size=(9, N)))
@@ -566,7 +566,7 @@ one_is_broken = pytest.mark.parametrize(
 
 
 @one_is_broken
-def test_a_problem_that_cannot_be_factorised_is_infinite_and_alone(how, which):
+def test_a_problem_that_cannot_be_factorised_is_infinite_and_does_not_affect_others(how, which):
     problems = broken(how, which)
     x = parameters_of(problems)
     values, gradients = everything(problems, x)
@@ -579,7 +579,7 @@ def test_a_problem_that_cannot_be_factorised_is_infinite_and_alone(how, which):
 
 
 @one_is_broken
-def test_the_others_are_fitted_where_one_problem_cannot_be(how, which):
+def test_one_problem_that_cannot_be_fitted_does_not_affect_the_others(how, which):
     problems = broken(how, which)
     fit = fit_batch(problems)
     for b in range(B):
@@ -589,7 +589,7 @@ def test_the_others_are_fitted_where_one_problem_cannot_be(how, which):
             assert fit.value[b] < minimise(single(problems, b), tolerance=1e-9).value + 1e-3
 
 
-def test_a_batch_of_which_nothing_can_be_factorised_is_refused():
+def test_a_batch_without_any_factorisable_problem_raises():
     one = torch.ones(1, N, dtype=torch.float64)
     extras = Extras(one, 0 * one, -10.0 * one)
     with pytest.raises(NotFittableError, match="rbf cannot be factorised at any starting value"):
@@ -599,7 +599,7 @@ def test_a_batch_of_which_nothing_can_be_factorised_is_refused():
 # --- memory --------------------------------------------------------------------------------------
 
 
-def test_a_batch_that_does_not_fit_into_memory_is_refused_with_numbers():
+def test_a_batch_that_does_not_fit_into_memory_raises_with_numbers():
     X = torch.zeros(1, 1, 1, dtype=torch.float64).expand(1000, 500, 1)
     # (1000 + 8) x 500 x 500 x 8 bytes are 1.88 GiB; half of 1 GiB is allowed.
     message = "1000 problems of 500 rows needs about 1.9 GiB; the budget on cpu is 0.5 GiB"
@@ -607,7 +607,7 @@ def test_a_batch_that_does_not_fit_into_memory_is_refused_with_numbers():
         ProblemBatch.of(NamedKernel("rbf", 1), X, X[:, :, 0], memory_bytes=2**30)
 
 
-def test_memory_that_is_just_enough_or_unknown_is_not_refused(monkeypatch):
+def test_just_enough_or_unknown_memory_does_not_raise(monkeypatch):
     needed = (B + 8) * N * N * 8
     assert len(batch_of(memory_bytes=2 * needed)) == B
     with pytest.raises(MemoryBudgetError):
@@ -712,7 +712,7 @@ def test_the_better_of_two_fits_is_kept_with_all_evaluations():
     np.testing.assert_array_equal(best.converged, [0.0, 0.0])
 
 
-def test_a_fit_of_some_problems_leaves_the_others_alone():
+def test_merging_a_fit_of_some_problems_keeps_the_others():
     one = BatchFit(np.array([[7.0]]), np.array([2.0]), np.array([3]), np.array([True]))
     spread = one.spread(np.array([1]), 3)
     np.testing.assert_array_equal(spread.value, [math.inf, 2.0, math.inf])
@@ -772,9 +772,9 @@ def test_pilots_that_agree_give_one_start_and_others_give_two():
     assert groups_of(far, np.eye(3)) == [[0, 1, 2], [3]]
 
 
-def test_optima_are_told_apart_by_their_noise():
+def test_optima_with_different_noise_are_different_groups():
     optima = np.array([[0.0, -1.0], [0.1, -7.0], [0.2, -1.5], [0.3, -6.0]])
-    # However small the curvature: one takes for a rough function what is noise for the other.
+    # For any curvature: one of them explains by a rough function what is noise for the other.
     assert sorted(groups_of(optima, np.zeros((2, 2)))) == [[0, 2], [1, 3]]
     within = np.array([[0.0, math.log(1.0)], [0.0, math.log(2.9)]])
     assert groups_of(within, np.zeros((2, 2))) == [[0, 1]]
@@ -787,7 +787,7 @@ def test_two_optima_that_are_equally_far_from_the_middle_are_two_groups(times):
     assert sorted(found) == [list(range(times)), list(range(times, 2 * times))]
 
 
-def test_a_direction_without_curvature_does_not_tell_optima_apart():
+def test_optima_that_differ_in_a_direction_without_curvature_are_one_group():
     optima = np.array([[0.0, 0.0, 0.0], [0.0, 50.0, 0.0], [0.1, 20.0, 0.0]])
     assert len(groups_of(optima, np.diag([1.0, 0.0, 1.0]))) == 1
     assert len(groups_of(optima, np.diag([1.0, -1.0, 1.0]))) == 1
@@ -795,7 +795,7 @@ def test_a_direction_without_curvature_does_not_tell_optima_apart():
 
 
 class Wells(Bowls):
-    """x^4 - 2 x^2 + tilt x: two minima, of which the sign of the tilt says which is lower."""
+    """x^4 - 2 x^2 + tilt x: two minima; the sign of the tilt decides which is lower."""
 
     def __init__(self, tilts):
         super().__init__(np.zeros((len(tilts), 1)))
@@ -831,7 +831,7 @@ def test_slow_and_fast_functions_in_one_batch_each_reach_their_optimum():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_each_problem_reaches_its_own_optimum_where_pilots_have_found_two(seed):
+def test_each_problem_reaches_its_own_optimum_if_pilots_found_two(seed):
     rng = np.random.default_rng(seed)
     X, e = rng.uniform(-2, 2, size=(6, 60, 1)), rng.normal(size=(6, 60))
     noisy = np.arange(6)[:, None] < 3
@@ -906,7 +906,7 @@ class PlainGP(gpytorch.models.ExactGP):
 
 
 def plain_loop(name, X, t):
-    """Negative log likelihood a row after 100 steps of AdamW, one problem after the other."""
+    """Negative log likelihood per row after 100 steps of AdamW, one problem after the other."""
     values = []
     for x, target in zip(X, t, strict=True):
         nu = {"matern32": 1.5, "matern12": 0.5}.get(name)

@@ -65,7 +65,7 @@ class TestFewInducingPoints(EngineContract):
         return SparseEngine(rows, 8, noise_floor)
 
 
-def test_what_an_engine_cannot_do_is_said_before_any_work():
+def test_the_likelihood_of_neighbours_without_an_order_raises_before_any_work():
     engine = NeighborEngine(example_rows(), 6)
     with pytest.raises(InputError, match="order"):
         engine.problem(make_kernel("rbf", 2), "nll")
@@ -80,7 +80,7 @@ def test_inducing_points_follow_the_metric():
     again = engine.problem(kernel, "nll", None, None, flat)
     assert not again.is_stale(flat)
     assert not torch.equal(problem.Z, again.Z)
-    # The column that matters little is hardly spread out in.
+    # Points are spread out in the first column, and little in the unimportant second one.
     assert again.Z[:, 0].std() > 1.2 * rows.X[:, 0].std()
 
 

@@ -165,7 +165,7 @@ def test_heldout_is_the_objectives_closed_form(data, posterior):
     torch.testing.assert_close(posterior.heldout().variance, expected.variance)
 
 
-def test_the_mean_outlives_the_factor(data, posterior):
+def test_the_mean_can_be_predicted_after_dropping_the_factor(data, posterior):
     mean = posterior.mean(data.queries)
     posterior.drop_factor()
     torch.testing.assert_close(posterior.mean(data.queries), mean)
@@ -176,13 +176,13 @@ def test_the_mean_outlives_the_factor(data, posterior):
 # --- the engine ----------------------------------------------------------------------------------
 
 
-def test_condition_is_the_posterior(data, posterior):
+def test_condition_returns_the_posterior_of_the_rows(data, posterior):
     gp = ExactEngine(data.rows).condition(KERNEL, PARAMETERS)
     assert torch.equal(gp.alpha, posterior.alpha)
     assert gp.noise == pytest.approx(NOISE)
 
 
-def test_problem_carries_the_engines_options(data):
+def test_problem_has_the_options_of_the_engine(data):
     engine = ExactEngine(data.rows, noise_floor=1e-3, use_prior=False)
     R = torch.ones(len(data.rows)).double()
     problem = engine.problem(KERNEL, "heldout", R)
@@ -205,7 +205,7 @@ CPU = torch.device("cpu")
 ONE_GIB = ExactSettings(memory_bytes=2**30)
 
 
-def test_memory_that_is_not_there_is_named_with_a_way_out():
+def test_the_memory_error_names_the_bytes_and_a_way_out():
     with pytest.raises(MemoryBudgetError) as caught:
         plan_factor(100_000, CPU, torch.float64, (), ONE_GIB)
     needed = exact_bytes(100_000, CPU, 4) / 2**30
@@ -217,7 +217,7 @@ def test_memory_that_is_not_there_is_named_with_a_way_out():
         plan_factor(most + 1, CPU, torch.float64, (), ONE_GIB)
 
 
-def test_the_factor_is_float32_only_where_float64_does_not_fit():
+def test_the_factor_is_float32_only_if_float64_does_not_fit():
     n = 10_000
     enough = exact_bytes(n, CPU, 8)
     for available, dtype in ((enough, torch.float64), (enough - 1, torch.float32)):
@@ -225,15 +225,15 @@ def test_the_factor_is_float32_only_where_float64_does_not_fit():
         assert plan_factor(n, CPU, torch.float64, (), settings) == dtype
 
 
-def test_a_training_with_all_its_matrices_is_refused_where_they_do_not_fit():
+def test_dense_training_raises_if_its_matrices_do_not_fit():
     rows = int(np.sqrt(2**30 / dense_bytes(1)))
     with pytest.raises(MemoryBudgetError, match=rf"596.0 GiB.*{rows} rows"):
         check_dense_memory(100_000, CPU, settings=ONE_GIB)
     check_dense_memory(rows, CPU, settings=ONE_GIB)
 
 
-def test_a_joint_covariance_is_refused_where_its_panels_do_not_fit():
-    """Panels of (points, rows) numbers are made on the device of the model."""
+def test_a_joint_covariance_raises_if_its_panels_do_not_fit():
+    """Panels of shape (points, rows) are computed on the device of the model."""
     n, q = 40, 9
     one = torch.ones(n, dtype=torch.float64)
     X = torch.linspace(0, 1, n, dtype=torch.float64)[:, None]
@@ -261,7 +261,7 @@ def test_a_joint_covariance_is_refused_where_its_panels_do_not_fit():
     assert seen == [(2, n)] * 4 + [(1, n), (q, q)]
 
 
-def test_memory_that_cannot_be_measured_is_not_refused(monkeypatch):
+def test_unknown_free_memory_does_not_raise(monkeypatch):
     """A patch: only a system that does not say how much is free gives None."""
     monkeypatch.setattr(exact_settings, "available_bytes", lambda device: None)
     check_dense_memory(10**7, CPU)
@@ -300,8 +300,10 @@ def test_the_smaller_of_machine_and_container_counts(system, container, expected
     ],
 )
 @pytest.mark.parametrize("prefix", ["", "total_"], ids=["v2", "v1"])
-def test_pages_of_files_in_a_container_are_free(limit, used, stat, expected, prefix, tmp_path):
-    """Files that were read fill a container's memory, and give way."""
+def test_cached_file_pages_of_a_container_count_as_free(
+    limit, used, stat, expected, prefix, tmp_path
+):
+    """Cached files fill the memory of a container, but are dropped when memory is needed."""
     if stat is not None:
         lines = [prefix + line for line in stat.splitlines()]
         stat = "\n".join(lines)

@@ -69,7 +69,7 @@ def test_blocks_give_the_factor_of_lapack(n, block):
 
 
 @pytest.mark.parametrize("block", [5, 16, 50])
-def test_solves_and_the_inverse_against_the_dense_ones(block):
+def test_solves_and_the_inverse_equal_the_dense_ones(block):
     K = positive_definite(50)
     factor, A = factor_of(K, block), torch.linalg.inv(K)
     B = torch.as_tensor(np.random.default_rng(1).normal(size=(50, 3)))
@@ -83,7 +83,7 @@ def test_solves_and_the_inverse_against_the_dense_ones(block):
     torch.testing.assert_close(again.half_solve_(B.clone()), factor.half_solve_(B.clone()))
 
 
-def test_a_singular_matrix_gets_the_jitter_that_it_gets_elsewhere():
+def test_a_singular_matrix_gets_the_same_jitter_as_in_safe_cholesky():
     rows = make_rows()
     X = rows.X.clone()
     X[100:] = X[:50]
@@ -95,7 +95,7 @@ def test_a_singular_matrix_gets_the_jitter_that_it_gets_elsewhere():
     assert inverse.factor.jitter > 0.0
 
 
-def test_a_matrix_that_no_jitter_helps_and_one_with_nan_are_named():
+def test_indefinite_matrices_and_nan_raise_different_errors():
     K = positive_definite(40)
     K[20, 20] = -100.0
     with pytest.raises(NumericalError, match="not positive definite, even with a jitter"):
@@ -111,8 +111,8 @@ def test_a_matrix_that_no_jitter_helps_and_one_with_nan_are_named():
         factor_of(K, 16)
 
 
-def test_few_large_groups_are_foreseen():
-    """Two groups of half the rows take as much again as the factor, and more."""
+def test_the_memory_estimate_includes_large_groups():
+    """Two groups of half the rows each take more memory than the factor."""
     n = 20_000
     alone, halves = exact_bytes(n, CPU), exact_bytes(n, CPU, 8, [n // 2] * 2)
     assert halves - alone > 1.4 * n * n * 8
@@ -127,7 +127,7 @@ def test_few_large_groups_are_foreseen():
     assert plan_factor(most, CPU, torch.float64, [most // 2] * 2, room) == torch.float32
 
 
-def test_a_fit_asks_for_the_memory_of_its_groups():
+def test_a_fit_checks_the_memory_of_its_groups():
     X, y = table()
     exact = ExactSettings(blocked_rows=60, block_rows=8, panel_entries=64)
     needed = exact_bytes(len(X), CPU, 4, [50, 80], exact)
@@ -142,7 +142,7 @@ def test_a_fit_asks_for_the_memory_of_its_groups():
         ExactGPRegressor(**options, settings=settings).fit(X, y, groups=groups)
 
 
-def test_memory_is_one_matrix_and_panels():
+def test_the_memory_estimate_is_one_matrix_and_panels():
     gpu = torch.device("cuda")
     for n in (50_000, 100_000):
         assert n * n * 8 < blocked_bytes(n, gpu) < 1.3 * n * n * 8
@@ -160,7 +160,7 @@ def kernels():
 
 
 @pytest.mark.parametrize("kernel", kernels(), ids=lambda k: k.label)
-def test_panels_give_the_products_and_derivatives_of_the_whole(kernel):
+def test_panels_give_the_products_and_derivatives_of_the_whole_matrix(kernel):
     rows = make_rows()
     theta = kernel.start() + 0.1 * np.arange(kernel.size)
     panels = CovariancePanels(kernel, theta, rows.X, 0.1 + rows.extra, block=32)
@@ -199,7 +199,7 @@ def test_values_are_exact_and_derivatives_right_on_average(objective, groups, me
     np.testing.assert_allclose(estimated, gradient, atol=0.05 * scale)
 
 
-def test_the_error_of_derivatives_falls_with_the_root_of_the_signs():
+def test_the_error_of_derivatives_falls_with_the_root_of_the_number_of_signs():
     kernel = NamedKernel("rbf", D, ard=True)
     errors = []
     for probes in (20, 2000):
@@ -222,7 +222,7 @@ def test_training_ends_near_the_dense_optimum():
 
 
 @pytest.mark.parametrize("groups", [False, True], ids=["rows", "groups"])
-def test_a_large_posterior_predicts_what_a_small_one_does(groups):
+def test_a_blocked_posterior_predicts_as_a_dense_one(groups):
     rows = make_rows(merged=True, groups=groups)
     kernel, parameters = NamedKernel("matern32", D), np.array([0.3, 0.1, np.log(0.05)])
     small = ExactEngine(rows).condition(kernel, parameters)
@@ -256,7 +256,7 @@ def test_a_float32_factor_gives_float64_solutions():
     assert problem(parameters)[0] == pytest.approx(value, rel=1e-3)
 
 
-def test_a_part_of_the_rows_has_full_precision_where_it_fits():
+def test_a_subset_has_full_precision_if_it_fits():
     engine = ExactEngine(make_rows(), factor_dtype=torch.float32)
     assert engine.subset(np.arange(100)).factor_dtype is None
     assert engine.subset(np.arange(120)).factor_dtype == torch.float32
@@ -295,7 +295,7 @@ def test_a_fit_in_blocks_is_as_good_as_a_dense_one(tmp_path):
     assert np.abs(large.predict(X_new) - before).max() < 0.5
 
 
-def test_a_fit_says_when_its_factor_is_float32():
+def test_the_report_states_that_the_factor_is_float32():
     X, y = table()
     exact = ExactSettings(blocked_rows=100)
     room = exact_bytes(130, CPU, 8, settings=exact) - 1
@@ -319,7 +319,7 @@ def with_memory(room, blocked_rows=4000):
     return Settings(exact=ExactSettings(blocked_rows=blocked_rows, memory_bytes=room))
 
 
-def test_the_factors_of_all_targets_are_asked_for():
+def test_the_memory_check_counts_the_factors_of_all_targets():
     X, y = table()
     Y, n = np.column_stack([y, -y, y]), len(y)
     enough = exact_bytes(n, CPU) + 2 * n * n * 8
@@ -338,7 +338,7 @@ def test_free_memory_is_measured_once_for_all_targets(monkeypatch):
     assert list(measured) == []
 
 
-def test_all_targets_have_one_precision_where_float64_does_not_fit_for_all():
+def test_all_targets_have_the_same_precision_if_float64_does_not_fit_for_all():
     X, y = table()
     own = exact_bytes(len(y), CPU, settings=ExactSettings(blocked_rows=100))
     settings = with_memory(own + len(y) ** 2 * 8 - 1, blocked_rows=100)

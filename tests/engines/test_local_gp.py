@@ -140,7 +140,7 @@ def test_compiled_and_torch_predictions_are_equal(name, table):
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 5, 9, 39])
 @pytest.mark.parametrize("m", [1, 7, 8, 9, 17])
-def test_any_number_of_points_and_neighbours_will_do(m, k):
+def test_any_number_of_points_and_neighbours_is_accepted(m, k):
     table = Table(m=m, k=39)
     near, kernel = table.near[:, :k].contiguous(), kernel_of("matern32")
     parameters = parameters_of(kernel)
@@ -149,7 +149,7 @@ def test_any_number_of_points_and_neighbours_will_do(m, k):
 
 
 @pytest.mark.parametrize("d", [1, 3, 4])
-def test_any_number_of_columns_will_do(d, table):
+def test_any_number_of_columns_is_accepted(d, table):
     rows = replace(table.rows, X=table.rows.X[:, :d])
     kernel, points = NamedKernel("matern52", d, ard=True), table.points[:, :d]
     parameters = parameters_of(kernel)
@@ -158,7 +158,7 @@ def test_any_number_of_columns_will_do(d, table):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_missing_neighbours_are_a_smaller_system(name, table):
+def test_missing_neighbours_give_a_smaller_system(name, table):
     kernel, near = kernel_of(name), table.near[2:6]
     parameters, points = parameters_of(kernel), table.points[2:6]
     fewer = torch.tensor([0, 2, 3, 6])
@@ -197,7 +197,7 @@ def test_equal_neighbours_without_noise_get_jitter(name, table):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_point_that_fails_leaves_the_others_as_they_are(name, table):
+def test_a_point_that_fails_does_not_change_the_others(name, table):
     rows = table.rows
     rows.X[1:4] = rows.X[0]
     rows.extra.zero_()
@@ -215,8 +215,8 @@ def test_a_point_that_fails_leaves_the_others_as_they_are(name, table):
 
 
 @pytest.mark.parametrize(("name", "form"), [("rbf", "ard"), ("rq", "isotropic"), ("gpytorch", "")])
-def test_one_factor_a_point_is_a_dense_solve_too(name, form, table):
-    # The way of a GPU, which any device can go.
+def test_one_factor_per_point_equals_a_dense_solve(name, form, table):
+    # GPUs compute this way; other devices can as well.
     kernel, complete = kernel_of(name, form), (table.near >= 0).all(1)
     near, points = table.near[complete], table.points[complete]
     arguments = kernel, parameters_of(kernel), table.rows, near, points
@@ -224,7 +224,7 @@ def test_one_factor_a_point_is_a_dense_solve_too(name, form, table):
 
 
 @pytest.mark.parametrize("name", ["rbf", "gpytorch"])
-def test_one_factor_that_fails_is_made_again_with_jitter(name, table):
+def test_a_factor_that_fails_is_computed_again_with_jitter(name, table):
     rows = table.rows
     rows.X[1:4] = rows.X[0]
     rows.extra.zero_()
@@ -275,7 +275,7 @@ def test_predictions_do_not_depend_on_slices_and_threads(threads):
         assert torch.equal(again[1], variance)
 
 
-def test_blocks_of_torch_do_not_matter(table):
+def test_predictions_do_not_depend_on_the_block_size(table):
     kernel = kernel_of("rq")
     arguments = kernel, parameters_of(kernel), table.rows, table.near, table.points
     expected = local_predict(*arguments)
@@ -283,7 +283,7 @@ def test_blocks_of_torch_do_not_matter(table):
     assert_same(local_predict(*arguments, sizes), expected, 1e-13)
 
 
-def test_a_gpytorch_kernel_is_called_once_a_block(table, module_calls):
+def test_a_gpytorch_kernel_is_called_once_per_block(table, module_calls):
     kernel = wrapped()
     assert kernel.takes_batches
     for size in (11, 4):
@@ -298,7 +298,7 @@ def test_a_gpytorch_kernel_is_called_once_a_block(table, module_calls):
 
 
 @pytest.mark.parametrize("objective", local.MODES)
-def test_a_block_of_a_gpytorch_kernel_is_what_its_points_are_one_by_one(table, objective):
+def test_a_block_of_a_gpytorch_kernel_equals_its_points_one_by_one(table, objective):
     class OneByOne(WrappedKernel):
         takes_batches = False
 
@@ -323,7 +323,7 @@ def test_an_unknown_device_gets_blocks_of_a_cpu(name):
 
 
 def held_out(kernel, parameters, table, i, near):
-    """(value, mean, variance) of every copy of row i, from its neighbours and its twins."""
+    """(value, mean, variance) of every copy of row i, from its neighbours and its other copies."""
     rows, s = table.rows, math.exp(parameters[-1]) + table.rows.extra.numpy()
     near = near[near >= 0]
     for j, y in enumerate(table.copies[i]):
@@ -413,7 +413,7 @@ def test_compiled_and_torch_densities_are_equal(name, form, objective, table):
 
 
 @pytest.mark.parametrize("name", COMPILED)
-def test_gradient_is_finite_where_neighbours_are_equal(name, table):
+def test_gradient_is_finite_if_neighbours_are_equal(name, table):
     table.rows.X[table.near[0, 1].long()] = table.rows.X[table.near[0, 0].long()]
     table.rows.X[table.near[0, 2].long()] = table.rows.X[table.batch[0]]
     kernel = kernel_of(name)
@@ -450,7 +450,7 @@ def test_density_is_the_sum_over_its_rows(name, table):
 
 @pytest.mark.parametrize("grouped", [False, True], ids=["weight one", "groups"])
 @pytest.mark.parametrize("name", ["rbf", "rq", "gpytorch"])
-def test_density_equals_that_of_all_copies_where_a_row_is_left_out_whole(name, grouped, table):
+def test_density_equals_that_of_all_copies_if_a_row_is_left_out_whole(name, grouped, table):
     kernel, n = kernel_of(name), len(table.rows)
     c = torch.full((n,), 3.0 if grouped else 1.0, dtype=torch.float64)
     q = torch.linspace(0.1, 2.0, n, dtype=torch.float64)  # of copies that differ
@@ -464,7 +464,7 @@ def test_density_equals_that_of_all_copies_where_a_row_is_left_out_whole(name, g
     assert value == pytest.approx(float(expected), rel=1e-10)
 
 
-def test_density_of_a_matrix_that_cannot_be_factorised_is_an_error(table):
+def test_density_raises_if_the_matrix_cannot_be_factorised(table):
     rows, kernel = table.rows, kernel_of("rbf")
     rows.X[1:8] = rows.X[0]
     rows.extra.zero_()
@@ -477,7 +477,7 @@ def test_density_of_a_matrix_that_cannot_be_factorised_is_an_error(table):
 
 
 def exponential(x):
-    """exp(-x) as the compiled loops see it: many at once."""
+    """exp(-x) as the compiled loops compute it: many values at once."""
     return covariances(x, "laplacian")
 
 
@@ -512,7 +512,7 @@ def test_the_exponential_never_leaves_the_normal_numbers():
 
 
 @pytest.mark.parametrize("name", COMPILED)
-def test_covariances_vanish_however_far_two_points_are_apart(name):
+def test_covariances_go_to_zero_at_any_large_distance(name):
     distance = np.logspace(1.9, 150, 1000)
     K = covariances(distance if name == "laplacian" else distance**2, name)
     assert (K >= 0.0).all()

@@ -149,7 +149,7 @@ def test_the_heldout_objective_of_groups_is_exact_with_all_rows(kind):
     np.testing.assert_allclose(gradient, slope, atol=1e-8)
 
 
-def test_neighbours_are_never_of_the_own_group():
+def test_neighbours_are_never_in_the_group_of_the_row():
     rows = make_rows(grouped=True)
     near = NeighborEngine(rows, n_neighbors=9).near_rows(KERNEL, PARAMETERS[:-1], torch.arange(N))
     assert (near >= 0).all()
@@ -179,7 +179,7 @@ def test_held_out_rows_equal_refits_on_their_nearest_others(name):
         close(held.variance[at : at + 1], variance + NOISE)
 
 
-def test_held_out_copies_equal_refits_with_their_twins():
+def test_held_out_copies_equal_refits_with_the_other_copies_of_the_row():
     rows = make_rows("weights")
     held = NeighborEngine(rows, n_neighbors=6).condition(KERNEL, PARAMETERS).heldout()
     for i in torch.nonzero(rows.c > 1.0)[:, 0].tolist():
@@ -263,7 +263,7 @@ def test_covariance_is_symmetric_and_positive_with_the_variances_on_its_diagonal
 
 
 @pytest.mark.parametrize("noise", [1e-8, 1e-14])
-def test_correlations_are_at_most_one_with_hardly_any_noise(noise):
+def test_correlations_are_at_most_one_with_almost_no_noise(noise):
     X = torch.linspace(0, 1, 200, dtype=torch.float64)[:, None]
     one = torch.ones(200, dtype=torch.float64)
     engine = NeighborEngine(Rows(X, X[:, 0], one, 0 * one, 0 * one), n_neighbors=5)
@@ -272,7 +272,7 @@ def test_correlations_are_at_most_one_with_hardly_any_noise(noise):
     assert (C.abs() <= (v[:, None] * v).sqrt() + 1e-12).all()
 
 
-def test_a_covariance_of_too_many_rows_is_refused(queries):
+def test_a_covariance_of_too_many_rows_raises(queries):
     gp = NeighborEngine(make_rows(), n_neighbors=6).condition(KERNEL, PARAMETERS)
     union = len(torch.unique(gp.engine.store.near(gp.metric, queries, 6)))
     gp.joint_rows = union
@@ -307,7 +307,7 @@ def test_the_change_of_a_metric_is_that_of_the_ratios():
     assert metric([0.7, 1.4]).change(metric([0.7, 2.1])) == pytest.approx(math.log(1.5))
 
 
-def test_a_kernel_without_lengthscales_takes_all_columns_alike():
+def test_without_lengthscales_all_columns_count_equally():
     kernel = make_kernel(gpytorch.kernels.LinearKernel(), 3)
     assert Metric.of(kernel, kernel.start(), 3) == Metric((1.0, 1.0, 1.0), manhattan=False)
 
@@ -321,7 +321,7 @@ def test_the_same_points_are_searched_once(queries, searches):
     assert len(searches) == 1
 
 
-def test_other_points_another_metric_and_another_size_are_searched_anew(queries, searches):
+def test_other_points_another_metric_or_another_size_start_a_new_search(queries, searches):
     engine = NeighborEngine(make_rows(), n_neighbors=6)
     gp = engine.condition(KERNEL, PARAMETERS)
     mean = gp.mean(queries)

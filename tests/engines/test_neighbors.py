@@ -266,7 +266,7 @@ def test_rows_and_queries_may_be_slices_of_wider_tables(table):
     np.testing.assert_array_equal(found, expected)
 
 
-def test_float32_is_searched_as_it_is(table):
+def test_float32_is_searched_in_float32(table):
     X = tensor(table).float()
     expected = brute(X.double().numpy(), X[:20].double().numpy(), 6)
     np.testing.assert_array_equal(TreeIndex(X).query(X[:20], 6), expected)
@@ -308,7 +308,7 @@ def test_recall_grows_with_the_leaves_up_to_one():
 
 
 @pytest.mark.parametrize("leaves", [0, -1])
-def test_no_leaves_are_refused(leaves, table):
+def test_a_search_of_no_leaves_raises(leaves, table):
     with pytest.raises(InputError, match=f"leaves={leaves}"):
         TreeIndex(tensor(table), leaves=leaves)
 

@@ -44,7 +44,7 @@ def test_a_singular_matrix_gets_the_smallest_jitter_that_works():
     torch.testing.assert_close(L @ L.T, K + jitter * torch.eye(3, dtype=torch.float64))
 
 
-def test_the_ladder_is_climbed_as_far_as_needed():
+def test_a_larger_jitter_is_added_if_the_smaller_ones_fail():
     K = torch.diag(torch.tensor([1.0, 1.0, -1e-7], dtype=torch.float64))
     _, jitter = safe_cholesky(K)
     assert jitter == pytest.approx(JITTERS[2] * K.diagonal().mean().item())
@@ -62,15 +62,15 @@ def test_the_matrix_is_not_changed():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_entries_that_are_not_finite_are_diagnosed_first(value):
+def test_non_finite_entries_are_reported_before_indefiniteness(value):
     K = -positive_definite(4)  # not positive definite either
     K[0, 1] = K[1, 0] = value
     with pytest.raises(NumericalError, match=r"4 x 4.*holds 2 entries that are NaN or infinite"):
         safe_cholesky(K)
 
 
-def test_nan_above_the_diagonal_alone_is_not_read():
-    # LAPACK reads the lower triangle; nothing that it does not read can spoil the factor.
+def test_nan_above_the_diagonal_is_ignored():
+    # LAPACK reads only the lower triangle, so that other entries do not affect the factor.
     K = positive_definite(4)
     expected, _ = safe_cholesky(K)
     K[0, 1] = np.nan
@@ -78,7 +78,7 @@ def test_nan_above_the_diagonal_alone_is_not_read():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_hopeless_matrix_is_refused_with_size_dtype_and_jitter(dtype):
+def test_the_error_for_an_indefinite_matrix_names_size_dtype_and_jitter(dtype):
     K = torch.diag(torch.tensor([3.0, 2.0, -1.0], dtype=dtype))
     jitter = JITTERS[-1] * 4 / 3
     with pytest.raises(NumericalError) as caught:
@@ -94,7 +94,7 @@ def test_numerical_error_is_an_arithmetic_error():
 
 
 @pytest.mark.parametrize("shape", [(5,), (5, 3)], ids=["vector", "matrix"])
-def test_cholesky_solve_solves(shape):
+def test_cholesky_solve_equals_a_dense_solve(shape):
     K = positive_definite(5)
     b = torch.as_tensor(np.random.default_rng(1).normal(size=shape))
     x = cholesky_solve(safe_cholesky(K)[0], b)
@@ -102,7 +102,7 @@ def test_cholesky_solve_solves(shape):
     torch.testing.assert_close(K @ x, b)
 
 
-def test_scaled_gram_with_weights_of_both_signs():
+def test_scaled_gram_accepts_weights_of_both_signs():
     A = positive_definite(5)
     v = torch.tensor([1.0, -2.0, 0.0, 3.0, -0.5], dtype=torch.float64)
     torch.testing.assert_close(scaled_gram(A, v), A @ torch.diag(v) @ A)
@@ -120,24 +120,24 @@ def test_block_inverses_invert_the_diagonal_blocks():
 
 
 @pytest.mark.parametrize(("least", "relative"), [(0.0, 1e-10), (-1e-9, 1e-8), (-1e-7, 1e-6)])
-def test_the_steps_of_the_ladder(least, relative):
+def test_each_jitter_step_is_relative_to_the_mean_diagonal(least, relative):
     K = torch.diag(torch.tensor([1.0, 1.0, least], dtype=torch.float64))
     assert safe_cholesky(K)[1] == pytest.approx(relative * 2.0 / 3.0)
 
 
-def test_one_matrix_of_a_batch_that_fails_gives_all_of_them_jitter():
+def test_one_singular_matrix_of_a_batch_adds_jitter_to_all_of_them():
     good, singular = positive_definite(3), torch.ones(3, 3, dtype=torch.float64)
     K = torch.stack([singular, good, singular])
     L, jitter = safe_cholesky(K)
     assert jitter == pytest.approx(1e-10 * K.diagonal(dim1=1, dim2=2).mean().item())
     torch.testing.assert_close(L @ L.mT, K + jitter * torch.eye(3, dtype=torch.float64))
     worse = torch.diag(torch.tensor([1.0, 1.0, -1e-9], dtype=torch.float64))
-    _, jitter = safe_cholesky(torch.stack([singular, worse]))  # the first is mended by 1e-10
+    _, jitter = safe_cholesky(torch.stack([singular, worse]))  # 1e-10 suffices for the first
     assert jitter == pytest.approx(1e-8 * 5.0 / 6.0)
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_infinity_on_the_diagonal_is_not_a_pivot(place):
+def test_infinity_on_the_diagonal_raises(place):
     K = positive_definite(3)
     K[place, place] = np.inf
     with pytest.raises(NumericalError, match="holds 1 entries that are NaN or infinite"):
@@ -149,7 +149,7 @@ def test_infinity_on_the_diagonal_is_not_a_pivot(place):
     assert torch.equal(L[1], torch.eye(3, dtype=torch.float64))
 
 
-def test_a_batch_without_trouble_keeps_its_factors():
+def test_a_positive_definite_batch_is_factorised_without_jitter():
     K = positive_definite(3, batch=(4,))
     L, fine = batch_cholesky(K)
     assert fine.all()
@@ -176,7 +176,7 @@ def test_a_factor_is_extended_only_by_rows_that_keep_it_positive_definite():
         assert extended_cholesky(L, K[3:, :3], K22) is None
 
 
-def test_batch_solve_solves_each_problem():
+def test_batch_solve_equals_a_dense_solve_of_each_problem():
     K = positive_definite(4, batch=(3,))
     b = torch.as_tensor(np.random.default_rng(1).normal(size=(3, 4)))
     torch.testing.assert_close(batch_solve(torch.linalg.cholesky(K), b), torch.linalg.solve(K, b))
@@ -197,31 +197,31 @@ class TestBlocks:
         return S
 
     @pytest.mark.parametrize("shape", [(6,), (6, 3)], ids=["vector", "matrix"])
-    def test_times_what_stands_on_the_right(self, blocks, dense, shape):
+    def test_product_with_a_matrix_on_the_right(self, blocks, dense, shape):
         V = torch.as_tensor(np.random.default_rng(1).normal(size=shape))
         torch.testing.assert_close(blocks @ V, dense @ V)
 
-    def test_times_what_stands_on_the_left(self, blocks, dense):
+    def test_product_with_a_matrix_on_the_left(self, blocks, dense):
         A = torch.as_tensor(np.random.default_rng(1).normal(size=(4, 6)))
         torch.testing.assert_close(blocks.left(A), A @ dense)
 
-    def test_diagonal_and_determinant(self, blocks, dense):
+    def test_diagonal_and_determinant_equal_the_dense_ones(self, blocks, dense):
         torch.testing.assert_close(blocks.diagonal(), dense.diagonal())
         torch.testing.assert_close(blocks.logdet(), torch.logdet(dense))
 
-    def test_other_entries(self, blocks, dense):
+    def test_map_replaces_the_entries_of_each_block(self, blocks, dense):
         scale = torch.arange(1.0, 7.0, dtype=torch.float64)
         scaled = blocks.map(lambda G, S: scale[G][:, :, None] * S)
         torch.testing.assert_close(scaled @ torch.eye(6).double(), scale[:, None] * dense)
 
-    def test_of_a_sum_with_a_product(self):
+    def test_block_inverses_of_a_sum_with_a_product(self):
         A = positive_definite(6)
         B = torch.as_tensor(np.random.default_rng(2).normal(size=(2, 6)))
         plus = block_inverses(A, list(self.GROUPS), plus=B)
         whole = block_inverses(A + B.T @ B, list(self.GROUPS))
         torch.testing.assert_close(plus.diagonal(), whole.diagonal())
 
-    def test_a_singular_block_gets_jitter_and_its_neighbours_none(self):
+    def test_only_the_singular_block_gets_jitter(self):
         A = 2.0 * torch.eye(4, dtype=torch.float64)
         A[:2, :2] = 1.0
         S = block_inverses(A, [torch.tensor([0, 1]), torch.tensor([2, 3])])

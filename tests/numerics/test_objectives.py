@@ -38,7 +38,7 @@ class Table:
         return Rows(*(torch.as_tensor(v) for v in (m.X, m.t, m.c, m.q, m.extra)), groups)
 
     def copies(self):
-        """The table with every row written as often as its weight says; which row each is of."""
+        """Return the table with every row repeated by its weight, and the number of its row."""
         return np.repeat(np.arange(len(self.y)), self.weight.astype(int))
 
     def per_row(self, held):
@@ -169,7 +169,7 @@ def test_sum_of_squares_is_over_all_copies(options):
 
 
 def sums_of_squares(table, residuals):
-    """R of every merged row, from one residual a row of the table."""
+    """Return R of every merged row, from one residual per row of the table."""
     return np.bincount(table.merged.inverse, weights=table.weight * residuals**2)
 
 
@@ -186,7 +186,7 @@ def test_heldout_variance_is_the_density_of_given_residuals(options, grouped):
     assert value == pytest.approx(expected, rel=1e-10)
 
 
-def test_heldout_variance_does_not_read_the_target():
+def test_heldout_variance_does_not_depend_on_the_target():
     table = Table()
     R = torch.ones(len(table.rows())).double()
     f, s = ExactPosterior(KERNEL, PARAMETERS, table.rows()).factored()
@@ -203,7 +203,7 @@ def test_heldout_variance_does_not_read_the_target():
 
 @pytest.fixture
 def light():
-    """Rows of weight below one, one of them merged from two; none can leave a twin behind."""
+    """Rows of weight below one, one of them merged from two: they are left out whole."""
     table = Table(known_noise=True, n=9)
     table.X = np.random.default_rng(7).normal(size=(9, 2))
     table.X[8], table.extra[8] = table.X[7], table.extra[7]
@@ -316,7 +316,9 @@ def assert_gradient_is_slope(of, parameters):
 @pytest.mark.parametrize("objective", ["nll", "loo", "heldout"])
 @pytest.mark.parametrize("ard", [False, True], ids=["isotropic", "ard"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_gradient_of_every_objective_and_kernel(name, ard, objective, grouped):
+def test_gradient_of_every_objective_and_kernel_equals_finite_differences(
+    name, ard, objective, grouped
+):
     kernel = NamedKernel(name, 2, ard)
     of = problem(kernel, objective, grouped)
     rng = np.random.default_rng(9)
@@ -324,13 +326,13 @@ def test_gradient_of_every_objective_and_kernel(name, ard, objective, grouped):
 
 
 @pytest.mark.parametrize("objective", ["nll", "loo", "heldout"])
-def test_gradient_through_a_gpytorch_kernel(objective):
+def test_gradient_through_a_gpytorch_kernel_equals_finite_differences(objective):
     module = gpytorch.kernels.RBFKernel() + gpytorch.kernels.LinearKernel()
     of = problem(WrappedKernel(module, 2), objective)
     assert_gradient_is_slope(of, of.start())
 
 
-def test_gradient_of_the_prior():
+def test_gradient_of_the_prior_equals_finite_differences():
     of = problem(KERNEL, "nll", use_prior=True)
     assert_gradient_is_slope(of, PARAMETERS)
 
@@ -348,7 +350,7 @@ def test_derivative_with_respect_to_the_matrix_is_symmetric(objective, grouped):
 
 
 class NotPlain(Rows):
-    """Rows that go through the forms for weights, whatever theirs are."""
+    """Rows that use the general formulas for weights even if all weights are one."""
 
     plain = False
 
@@ -359,7 +361,7 @@ def factored(rows):
 
 
 @pytest.mark.parametrize("of", [objectives.nll, objectives.loo_density])
-def test_the_plain_form_is_the_general_one(of):
+def test_the_plain_form_equals_the_general_one(of):
     rng = np.random.default_rng(5)
     one = torch.ones(9, dtype=torch.float64)
     X, t = torch.as_tensor(rng.normal(size=(9, 2))), torch.as_tensor(rng.normal(size=9))

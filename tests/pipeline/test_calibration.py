@@ -87,7 +87,7 @@ def wavy(request):
 
 @pytest.fixture(scope="module")
 def lopsided():
-    """Noise with an empirical law."""
+    """Noise for which the empirical shape is chosen."""
     model = quick().fit(*table(300, noise=skewed))
     assert model.calibration_.shape.name == "empirical"
     return model
@@ -110,7 +110,7 @@ NEW = np.array([[-1.9], [-0.6], [0.1], [1.3], [1.95], [4.0]])
 
 
 class TestOneDistribution:
-    """Every method of the front door is about the same law."""
+    """All public prediction methods describe the same distribution."""
 
     def shapes(self, model):
         parts = np.ravel(np.array(model.calibration_, dtype=object))
@@ -125,7 +125,7 @@ class TestOneDistribution:
 
     def test_quantiles_never_cross(self, model):
         assert (np.diff(model.predict_quantiles(NEW, LEVELS), axis=-1) > 0.0).all()
-        # In the order in which they are asked for.
+        # Columns are in the order of the levels that were given.
         mixed = model.predict_quantiles(NEW, [0.9, 0.1])
         np.testing.assert_array_equal(mixed[..., ::-1], model.predict_quantiles(NEW, [0.1, 0.9]))
 
@@ -134,7 +134,7 @@ class TestOneDistribution:
             q = model.predict_quantiles(NEW, level)[..., 0]
             np.testing.assert_allclose(model.predict_cdf(NEW, q), level, rtol=1e-6)
 
-    def test_the_standard_deviation_and_mean_are_those_of_the_law(self, model):
+    def test_the_standard_deviation_and_mean_are_those_of_the_distribution(self, model):
         mean, std = model.predict(NEW, return_std=True)
         # Midpoints of the quantiles, and the tails of a t distribution, which they cut off.
         q = model.predict_quantiles(NEW, (np.arange(1500) + 0.5) / 1500)
@@ -159,7 +159,7 @@ class TestOneDistribution:
             np.testing.assert_allclose(half, model.predict_cdf(X, y)[2000], atol=2e-3)
 
     @pytest.mark.parametrize(("joint", "draws"), [(False, 8000), (True, 1000)])
-    def test_samples(self, model, joint, draws):
+    def test_samples_follow_the_cdf(self, model, joint, draws):
         new = NEW[[0, 3, 5]]
         samples = model.sample_y(new, draws, joint=joint, random_state=1)
         mean, std = model.predict(new, return_std=True)
@@ -184,14 +184,14 @@ class TestOneDistribution:
         assert np.corrcoef(alone)[0, 1] == pytest.approx(0.0, abs=0.08)
         assert np.corrcoef(together)[0, 1] == pytest.approx(wanted, abs=0.08)
 
-    def test_the_diagonal_of_the_covariance(self, model):
+    def test_the_diagonal_of_the_covariance_is_the_variance(self, model):
         _, std = model.predict(NEW, return_std=True)
         _, cov = model.predict(NEW, return_cov=True)
         diagonal = np.diagonal(cov, axis1=-2, axis2=-1).T
         np.testing.assert_allclose(diagonal, std**2, rtol=1e-7)
         assert np.linalg.eigvalsh(cov).min() > 0.0
 
-    def test_every_engine(self, wavy):
+    def test_every_engine_has_one_consistent_distribution(self, wavy):
         mean, std = wavy.predict(NEW, return_std=True)
         _, cov = wavy.predict(NEW, return_cov=True)
         np.testing.assert_allclose(np.diag(cov), std**2, rtol=1e-6)
@@ -258,7 +258,7 @@ class TestRecord:
         assert part.c == pytest.approx(np.log(part.factor))
         np.testing.assert_allclose(part.z_calibrated, part.z / np.sqrt(part.factor))
 
-    def testrank_quantile(self):
+    def test_rank_quantile_has_the_rank_of_split_conformal_prediction(self):
         size = np.array([3.0, 1.0, 2.0, 5.0, 4.0, 9.0, 8.0, 7.0, 6.0])
         for rank in range(1, 10):
             assert rank_quantile(size, np.ones(9), rank / 10) == rank
@@ -277,7 +277,7 @@ class TestRecord:
 
 
 class TestParts:
-    """Without a model: the formulas of the module."""
+    """The formulas of the module, without a fitted model."""
 
     Z = np.arange(1.0, 20.0) * np.where(np.arange(19) % 2, -1.0, 1.0)
 
@@ -289,7 +289,7 @@ class TestParts:
         middle = (2 / stats.norm.ppf(0.75)) ** 2
         assert scale_from_quantile(self.Z, repeats, level=0.5) == pytest.approx(middle)
 
-    def test_the_record_of_one_factor(self):
+    def test_one_factor_is_recorded(self):
         part = calibrate_scale(self.Z, np.ones(19), note="a reason")
         factor = (19 / stats.norm.ppf(0.975)) ** 2
         assert (part.kind, part.note, part.local) == ("scale", "a reason", None)
@@ -302,7 +302,7 @@ class TestParts:
         assert part.conformal_score(0.5) == pytest.approx(10 / np.sqrt(factor))
         assert calibrate_scale(np.zeros(19), np.ones(19)).factor == 1e-6
 
-    def test_the_record_of_a_local_scale(self):
+    def test_a_local_scale_is_recorded(self):
         factor = np.linspace(0.5, 2.0, 19)
         member = SimpleNamespace(label="ridge")
         combination = Combination(np.array([0.7]), 0.1, -0.4)
@@ -346,7 +346,7 @@ class TestParts:
         levels = [0.1, 0.5, 0.9]
         np.testing.assert_allclose(part.shape.ppf(levels), shape.ppf(levels))
 
-    def test_without_any_residual_there_is_one_factor(self):
+    def test_residuals_of_zero_give_one_factor(self):
         X = np.arange(12.0)[:, None]
         where = Situation(X, X[:, 0], np.ones(12), np.ones(12))
         z = np.zeros(12)
@@ -365,7 +365,7 @@ class TestInvariance:
         np.testing.assert_allclose(two.predict_quantiles(X, levels), expected, atol=rtol * spread)
 
     @pytest.mark.parametrize("engine", ["exact", "neighbors"])
-    def test_units_of_the_target(self, engine):
+    def test_units_of_the_target_do_not_matter(self, engine):
         X, y = table(100, noise=skewed)
         one = quick(method=engine).fit(X, y)
         for a, b in ((1e6, 1e6), (2.0**-20, -1.0)):
@@ -376,7 +376,7 @@ class TestInvariance:
                 two.predict_logpdf(X, a * y + b), one.predict_logpdf(X, y) + shift, atol=0.05
             )
 
-    def test_a_target_turned_around_has_its_law_turned_around(self):
+    def test_negating_the_target_mirrors_the_distribution(self):
         X, y = table(100, noise=skewed)
         one, two = quick().fit(X, y), quick().fit(X, -y)
         for q, r in zip(
@@ -405,7 +405,7 @@ class TestInvariance:
             atol=0.0 if n < 150 else 1e-2,
         )
 
-    def test_twins_with_weights(self):
+    def test_weights_are_repeats_for_rows_with_equal_inputs(self):
         X, y = table(80)
         X, y = np.vstack([X, X[:30]]), np.append(y, y[:30] + 0.2)
         counts = np.random.default_rng(3).integers(1, 3, size=110)
@@ -413,13 +413,13 @@ class TestInvariance:
         two = quick().fit(np.repeat(X, counts, axis=0), np.repeat(y, counts))
         self.same(one, two, X)
 
-    def test_halves_of_a_row_make_one(self):
+    def test_two_rows_of_weight_one_half_equal_one_row(self):
         X, y = table(60)
         twice = np.vstack([X, X]), np.append(y, y)
         self.same(quick().fit(*twice, sample_weight=np.full(120, 0.5)), quick().fit(X, y), X)
 
     @pytest.mark.parametrize("engine", MOSTLY_EXACT)
-    def test_the_order_of_rows(self, engine):
+    def test_the_order_of_rows_does_not_matter(self, engine):
         X, y = table(160)
         X, y = np.vstack([X, X[:8]]), np.append(y, y[:8] + 0.3)
         order = np.random.default_rng(1).permutation(168)
@@ -427,7 +427,7 @@ class TestInvariance:
         two = quick(method=engine).fit(X[order], y[order])
         self.same(one, two, X, rtol=1e-5)
 
-    def test_clone_pickle_and_frames(self, lopsided):
+    def test_clones_pickles_and_frames_predict_the_same(self, lopsided):
         again = pickle.loads(pickle.dumps(lopsided))
         np.testing.assert_array_equal(
             again.predict_quantiles(NEW, LEVELS), lopsided.predict_quantiles(NEW, LEVELS)
@@ -442,9 +442,9 @@ class TestInvariance:
         )
 
 
-class TestItHolds:
+class TestCoverage:
     @pytest.mark.parametrize("engine", MOSTLY_EXACT)
-    def test_noise_that_depends_on_x(self, engine):
+    def test_intervals_hold_for_noise_that_depends_on_x(self, engine):
         new = table(6000, seed=99)
         local, scale = (
             quick(method=engine, calibration=kind).fit(*table(400)) for kind in ("local", "scale")
@@ -456,7 +456,7 @@ class TestItHolds:
         for third in np.array_split(np.argsort(X[:, 0]), 3):
             assert coverage(local, X[third], y[third], 0.9) == pytest.approx(0.9, abs=0.06)
 
-    def test_skewed_noise(self, lopsided):
+    def test_intervals_hold_for_skewed_noise(self, lopsided):
         new = table(6000, seed=99, noise=skewed)
         for level in (0.5, 0.8, 0.95, 0.99):
             assert coverage(lopsided, *new, level) == pytest.approx(level, abs=0.04)
@@ -466,8 +466,8 @@ class TestItHolds:
 
     @pytest.mark.parametrize("mean", ["rbf", "constant"])
     @pytest.mark.parametrize(("n", "seeds"), [(60, (0, 1)), (300, (1, 3))])
-    def test_pure_noise_costs_next_to_nothing(self, mean, n, seeds):
-        # What a held-out constant leaves out is the row itself: its target must not be read off.
+    def test_pure_noise_costs_almost_nothing(self, mean, n, seeds):
+        # The held-out constant depends on the row's target, which must not be used as a feature.
         worse = []
         for seed in seeds:
             rng = np.random.default_rng(seed)
@@ -481,7 +481,7 @@ class TestItHolds:
         assert np.mean(worse) < 0.05
 
     @pytest.mark.parametrize("engine", ["exact", "neighbors"])
-    def test_noise_without_a_mean_but_with_a_scale(self, engine):
+    def test_a_local_scale_is_found_in_noise_without_a_mean(self, engine):
         def returns(n, seed):
             rng = np.random.default_rng(seed)
             X = rng.normal(size=(n, 2))
@@ -495,7 +495,7 @@ class TestItHolds:
         assert nlpd(local, *new) < nlpd(scale, *new) - 0.15
         assert coverage(local, *new, 0.9) == pytest.approx(0.9, abs=0.04)
 
-    def test_a_stack_on_pure_noise(self):
+    def test_a_local_scale_with_a_stack_costs_almost_nothing_on_pure_noise(self):
         rng = np.random.default_rng(3)
         X, y = rng.normal(size=(90, 2)), rng.normal(size=90)
         new = rng.normal(size=(3000, 2)), rng.normal(size=3000)
@@ -517,7 +517,7 @@ class TestItHolds:
             assert (std >= model.calibration_.shape.std * least * (1 - 1e-9)).all()
 
     @pytest.mark.parametrize("engine", ENGINES)
-    def test_a_constant_target(self, engine):
+    def test_a_constant_target_is_predicted_with_finite_variance(self, engine):
         X, _ = table(40)
         model = quick(method=engine)
         with pytest.warns(TwoStageGPWarning, match="constant"):
@@ -532,7 +532,7 @@ class TestItHolds:
 
     @pytest.mark.parametrize("engine", ["exact", "neighbors"])
     @pytest.mark.parametrize("n", [3, 4, 5, 8, 13, 29, 39, 50])
-    def test_small_tables(self, engine, n):
+    def test_small_tables_have_finite_increasing_quantiles(self, engine, n):
         model = quick(method=engine).fit(*table(n))
         new = table(500, seed=9)
         q = model.predict_quantiles(new[0], LEVELS)
@@ -543,14 +543,14 @@ class TestItHolds:
         assert np.isfinite(model.predict_interval(NEW, method="conformal")).all()
         assert len(model.calibration_.z) == n
 
-    def test_far_away(self, lopsided):
+    def test_predictions_far_away_are_finite_and_wider(self, lopsided):
         for x in (1e3, -1e160, 1e308):
             far = np.array([[x]])
             assert np.isfinite(lopsided.predict_quantiles(far, LEVELS)).all()
             _, std = lopsided.predict(far, return_std=True)
             assert std[0] > lopsided.predict(NEW[:1], return_std=True)[1][0]
 
-    def test_targets_that_repeat(self):
+    def test_repeated_target_values_give_finite_increasing_quantiles(self):
         # Most residuals are then exactly the same, and many z-scores nearly so.
         X, y = table(120)
         model = quick().fit(X, np.round(y))
@@ -559,8 +559,8 @@ class TestItHolds:
         model = quick().fit(X, zeros)
         assert (np.diff(model.predict_quantiles(NEW, LEVELS), axis=-1) > 0.0).all()
 
-    def test_groups(self):
-        """Groups with a shift of their own: new groups are covered, rows of old ones more so."""
+    def test_intervals_cover_new_groups(self):
+        """Groups have different shifts; intervals cover rows of new groups."""
         rng = np.random.default_rng(0)
 
         def grouped(k, seed):
@@ -577,7 +577,7 @@ class TestItHolds:
         assert coverage(model, *grouped(600, 1), 0.9) == pytest.approx(0.9, abs=0.07)
 
     @pytest.mark.slow
-    def test_the_sparse_engine(self):
+    def test_the_sparse_engine_is_calibrated(self):
         model = quick(method="svgp").fit(*table(150))
         new = table(4000, seed=99)
         for level in (0.5, 0.8, 0.95):

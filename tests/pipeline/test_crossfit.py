@@ -1,4 +1,4 @@
-"""Folds, and regressors whose every residual comes from a clone that has not seen the row."""
+"""Folds, and regressors whose residuals come from clones fitted without the row's fold."""
 
 import numpy as np
 import pytest
@@ -88,7 +88,7 @@ def test_prediction_is_that_of_a_fit_on_all_rows(table):
     np.testing.assert_allclose(prediction.numpy(), Ridge(0.3).fit(X, y).predict(X), rtol=1e-12)
 
 
-def test_a_row_has_no_part_in_its_own_residual(table):
+def test_a_prediction_does_not_depend_on_the_targets_of_its_fold(table):
     X, y, folds = table
     changed = y.copy()
     changed[folds == 2] += 100.0
@@ -109,14 +109,14 @@ def test_sample_weights_are_passed_on(table):
 
 
 @pytest.mark.parametrize("weight", [np.full(40, 2.0), np.linspace(1.5, 4.0, 40)])
-def test_weights_without_a_one_among_them_are_passed_on(table, weight):
+def test_weights_that_are_all_above_one_are_passed_on(table, weight):
     X, y, folds = table
     mean = RegressorMean(Ridge(0.3), X, y, weight, folds, 0)
     expected = Ridge(0.3).fit(X, y, sample_weight=weight).predict(X)
     np.testing.assert_allclose(mean.predict(torch.as_tensor(X)).numpy(), expected, rtol=1e-12)
 
 
-def test_a_regressor_that_takes_no_weights_is_fitted_without(table):
+def test_a_regressor_without_sample_weight_is_fitted_without_weights(table):
     X, y, folds = table
     weight = np.linspace(0.5, 2.0, 40)
     mean = RegressorMean(KNeighborsRegressor(3), X, y, weight, folds, 0)
@@ -124,7 +124,7 @@ def test_a_regressor_that_takes_no_weights_is_fitted_without(table):
     np.testing.assert_allclose(mean.heldout_residuals, expected)
 
 
-def test_a_missing_random_state_is_given(table):
+def test_a_random_state_of_none_is_replaced_by_the_seed(table):
     X, y, folds = table
 
     def residuals(regressor):
@@ -173,7 +173,7 @@ def test_rows_in_no_fold_are_trained_on_and_never_held_out(table):
     assert np.isnan(mean.heldout_residuals[some == -1]).all()
 
 
-def test_only_the_residuals_that_are_wanted_are_made(table):
+def test_only_the_requested_residuals_are_computed(table):
     X, y, folds = table
     fits = []
 
@@ -202,7 +202,7 @@ def test_without_a_refit_the_model_of_the_only_fold_is_kept(table):
     np.testing.assert_allclose(none.predict(torch.as_tensor(X)).numpy(), expected, rtol=1e-12)
 
 
-def test_it_is_said_where_weights_are_ignored(table):
+def test_ignored_weights_are_recorded(table):
     X, y, folds = table
 
     def ignored(regressor, weight):

@@ -1,4 +1,4 @@
-"""The local scale: its objective by brute force, what it finds, and what it must not find."""
+"""The local scale: its objective by brute force, scales it recovers, and noise it must not fit."""
 
 import math
 
@@ -20,7 +20,7 @@ from twostagegp.pipeline.settings import DEFAULTS, LocalScaleSettings
 
 
 def situation(X, seed=0):
-    """A mean that the inputs give, one variance, and a disagreement without meaning."""
+    """A mean that depends on the inputs, one variance, and an uninformative disagreement."""
     n, rng = len(X), np.random.default_rng(77 + seed)
     return Situation(X, np.sin(X[:, 0]), np.full(n, 0.04), 0.01 + 0.02 * rng.random(n))
 
@@ -69,7 +69,7 @@ class TestCombine:
         z = np.exp(0.5 * S[:, 0]) * rng.normal(size=n)
         return S, z**2, rng.integers(1, 4, size=n).astype(float)
 
-    def test_value_and_gradient(self, monkeypatch):
+    def test_value_and_gradient_equal_brute_force(self, monkeypatch):
         S, squares, weight = self.data()
         asked = []
 
@@ -90,7 +90,7 @@ class TestCombine:
             np.testing.assert_allclose(gradient, numeric, rtol=1e-5, atol=1e-8)
 
     @pytest.mark.parametrize("seed", range(4))
-    def test_nothing_nearby_or_random_is_better(self, seed):
+    def test_no_nearby_or_random_parameters_are_better(self, seed):
         S, squares, weight = self.data(150, seed=seed)
         found = combine(S, squares, weight)
         best = objective(S, squares, weight, found.a, found.b, found.c)
@@ -115,7 +115,7 @@ class TestCombine:
         np.testing.assert_allclose(found.a, true, atol=0.06)
         assert found.c == pytest.approx(0.4, abs=0.06)
 
-    def test_a_part_that_is_the_same_everywhere_is_recovered(self):
+    def test_a_constant_part_is_recovered(self):
         rng = np.random.default_rng(3)
         S = 1.5 * rng.normal(size=(20_000, 1))
         z = np.sqrt(np.exp(S[:, 0] - 0.5) + 0.4) * rng.normal(size=20_000)
@@ -124,7 +124,7 @@ class TestCombine:
         assert found.b == pytest.approx(0.4, abs=0.05)
         assert found.c == pytest.approx(-0.5, abs=0.07)
 
-    def test_no_weight_for_what_does_not_help(self):
+    def test_useless_members_get_no_weight(self):
         for seed in range(20):
             rng = np.random.default_rng(seed)
             S = rng.normal(size=(100, 3))
@@ -143,7 +143,7 @@ class TestCombine:
         g = found.factor(np.zeros((3, 0)))
         np.testing.assert_allclose(g, weight @ squares / weight.sum())
 
-    def test_the_part_that_is_the_same_everywhere_has_a_lower_bound(self):
+    def test_the_constant_part_has_a_lower_bound(self):
         rng = np.random.default_rng(5)
         S = 2.0 * rng.normal(size=(400, 1))
         squares = np.exp(S[:, 0]) * rng.normal(size=400) ** 2
@@ -160,36 +160,36 @@ class TestCombine:
         two = combine(np.repeat(S, counts, 0), np.repeat(squares, counts), np.ones(counts.sum()))
         np.testing.assert_allclose(one.factor(S), two.factor(S), rtol=1e-4)
 
-    def test_extreme_numbers(self):
+    def test_extreme_numbers_give_finite_factors(self):
         S = np.array([[1e5], [-1e5], [0.0]] * 20)
         for squares in (np.zeros(60), np.full(60, 1e300), np.tile([1e12, 0.0, 1.0], 20)):
             found = combine(S, squares, np.ones(60))
             assert np.isfinite(found.factor(S)).all()
             assert (found.factor(S) > 0.0).all()
 
-    def test_times(self):
+    def test_times_multiplies_the_factor(self):
         one = Combination(np.array([0.5]), 0.1, 0.3)
         S = np.linspace(-2, 2, 5)[:, None]
         np.testing.assert_allclose(one.times(2.5).factor(S), 2.5 * one.factor(S))
 
 
 class TestLogSquares:
-    def test_expectation(self):
+    def test_the_expectation_is_the_log_scale(self):
         z = np.random.default_rng(0).normal(size=400_000)
         for scale in (0.3, 1.0, 20.0):
             t = log_squares(scale * z)
-            # What the least square adds: 2 pi phi(0) sqrt(1e-4) / scale.
+            # Effect of SMALLEST_SQUARE: 2 pi phi(0) sqrt(1e-4) / scale.
             assert t.mean() == pytest.approx(2 * math.log(scale), abs=0.01 + 0.026 / scale)
 
-    def test_zero_is_finite(self):
+    def test_a_z_score_of_zero_is_finite(self):
         assert np.isfinite(log_squares(np.array([0.0, 1e-300]))).all()
 
 
-class TestWhatIsFound:
+class TestFittedScale:
     @pytest.mark.parametrize(
         ("n", "seeds"), [(60, 8), pytest.param(200, 8, marks=pytest.mark.slow), (2000, 2)]
     )
-    def test_noise_of_one_size_costs_next_to_nothing(self, n, seeds):
+    def test_constant_noise_costs_almost_nothing(self, n, seeds):
         cost = []
         for seed in range(seeds):
             X, z = table(n, flat, d=2, seed=seed)
@@ -200,7 +200,7 @@ class TestWhatIsFound:
         assert np.max(cost) < 0.05
 
     @pytest.mark.parametrize(("n", "d"), [(400, 1), (600, 5)])
-    def test_smooth_noise_is_found(self, n, d):
+    def test_a_smooth_noise_scale_is_recovered(self, n, d):
         X, z = table(n, d=d)
         new, fresh = table(5000, d=d, seed=1)
         model = fit(X, z)
@@ -213,7 +213,7 @@ class TestWhatIsFound:
         assert gain > 0.7 * best
 
     @pytest.mark.parametrize("feature", ["mean", "variance", "disagreement"])
-    def test_each_thing_that_is_known_of_a_row_can_tell(self, feature):
+    def test_a_scale_that_depends_on_one_derived_feature_is_recovered(self, feature):
         def make(n, seed):
             rng = np.random.default_rng(seed)
             X, u = rng.normal(size=(n, 2)), rng.normal(size=(3, n))
@@ -242,7 +242,7 @@ class TestWhatIsFound:
             DEFAULTS.local_scale.fewest_rows - 1,
         )
 
-    def test_far_away_it_stays_finite(self):
+    def test_the_factor_is_finite_far_away(self):
         X, z = table(300)
         model = fit(X, z)
         far = np.array([[1e6], [-1e6], [50.0]])
@@ -254,7 +254,7 @@ class TestWhatIsFound:
             inside = model.factor(situation(X))
             assert g.max() < 10.0 * inside.max()
 
-    def test_a_column_that_was_constant_is_not_looked_at(self):
+    def test_a_column_that_was_constant_is_not_used(self):
         X, z = table(200)
         where = situation(X)
         known = Situation(X, np.zeros(200), where.variance, where.disagreement)
@@ -263,7 +263,7 @@ class TestWhatIsFound:
         other = model.factor(Situation(X, np.full(200, 3.0), where.variance, where.disagreement))
         np.testing.assert_array_equal(one, other)
 
-    def test_residuals_of_exactly_zero(self):
+    def test_residuals_of_exactly_zero_give_finite_factors(self):
         X, z = table(200)
         z[::3] = 0.0
         model = fit(X, z)
@@ -290,7 +290,7 @@ class TestRows:
 
     def test_the_order_of_rows_does_not_matter(self):
         X, z, _, rows = self.repeated()
-        # Twins with targets of their own, too.
+        # Rows with equal inputs may have different targets.
         z = z[rows] * np.random.default_rng(1).choice([1.0, 1.0, 0.5], size=len(rows))
         where, order = situation(X).take(rows), np.random.default_rng(2).permutation(len(rows))
         one = fit(X, z, inverse=rows, where=where)
@@ -305,7 +305,7 @@ class TestRows:
         numbers = (np.asarray(z, dtype=float), np.asarray(weight, dtype=float))
         return Cases.of(*numbers, np.asarray(inverse), folds, groups, share, rng)
 
-    def test_cases(self):
+    def test_cases_of_repeated_and_weighted_rows(self):
         # Distinct rows 0 (twice the same target, and another), 1 (weight 2) and 2 (weight 1/2).
         cases = self.cases([3.0, 1.0, 3.0, 5.0, 7.0], [1, 1, 1, 2, 0.5], [0, 0, 0, 1, 2])
         z = np.array([3.0, 1.0, 3.0, 5.0, 7.0])
@@ -326,7 +326,7 @@ class TestRows:
         np.testing.assert_array_equal(cases.half[cases.half], np.arange(len(cases.half)))
 
     @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-    def test_twins_stay_for_the_share_of_rows_that_was_held_out(self, share):
+    def test_rows_with_equal_inputs_stay_for_the_share_of_rows_that_was_held_out(self, share):
         inverse = np.repeat(np.arange(400), 2)
         z = np.random.default_rng(0).normal(size=800)
         cases = self.cases(z, np.ones(800), inverse, share=share, folds=np.arange(400) % 5)
@@ -344,7 +344,7 @@ class TestRows:
             assert len(np.unique(cases.folds[cases.groups == group])) == 1
 
     def grouped(self, seed=0):
-        """Each group sits at a place of its own, and has a scale that no other group tells."""
+        """Groups at separate inputs, with scales independent of those of other groups."""
         rng = np.random.default_rng(seed)
         groups = np.repeat(np.arange(40), 10)
         X = np.repeat(rng.normal(size=(40, 2)), 10, axis=0) + 0.01 * rng.normal(size=(400, 2))
@@ -359,14 +359,14 @@ class TestRows:
         assert np.corrcoef(np.log(aware + 1e-9 * np.arange(400)), np.log(sigma))[0, 1] < 0.4
 
     @pytest.mark.parametrize("size", [25, 60, 240])
-    def test_groups_of_any_size(self, size):
+    def test_groups_of_any_size_are_accepted(self, size):
         settings = LocalScaleSettings(ridge_rows=50, training_rows=30)
         X, z = table(480, d=2)
         model = fit(X, z, groups=np.arange(480) // size, settings=settings)
         assert np.isfinite(model.heldout_factor).all()
         assert (model.factor(situation(X)) > 0.0).all()
 
-    def test_more_rows_than_the_ridges_take(self):
+    def test_more_rows_than_the_ridges_use_are_accepted(self):
         X, z = table(500)
         model = fit(X, z, settings=LocalScaleSettings(ridge_rows=200, training_rows=100))
         new, _ = table(1000, seed=1)

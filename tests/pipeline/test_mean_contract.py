@@ -79,6 +79,6 @@ class TestLeakingModel:
         def make_model(self, data):
             return Leaking(data.merged)
 
-    def test_the_target_of_the_row_shows(self):
+    def test_the_contract_detects_in_sample_residuals(self):
         with pytest.raises(AssertionError, match="row 0"):
             self.Contract().test_held_out_predictions_do_not_depend_on_the_target_of_their_row()

@@ -1,4 +1,4 @@
-"""The method for large tables on small ones: accuracy, honesty, what is held out and shared."""
+"""The method for large tables on small ones: accuracy, coverage, held-out rows, shared searches."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ def test_a_smooth_function_is_learned(fitted, fresh):
     assert rms(fitted.predict(X) - y) < 0.35 * y.std()
 
 
-def test_it_is_about_as_good_as_the_exact_method(fitted, fresh):
+def test_errors_are_close_to_those_of_the_exact_method(fitted, fresh):
     X, y = fresh
     # Refits change the held-out residuals, not the mean.
     quick = Settings(mean=MeanSettings(refit_rows=0))
@@ -40,7 +40,7 @@ def test_intervals_hold_on_fresh_rows(fitted, fresh):
 @pytest.mark.parametrize(
     "seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
 )
-def test_pure_noise_is_left_alone(seed):
+def test_pure_noise_is_predicted_nearly_as_well_as_by_the_constant(seed):
     rng = np.random.default_rng(seed)
     X, y = rng.normal(size=(1500, 4)), rng.normal(size=1500)
     model = neighbors(kernels=("laplacian",), ard=True, random_state=seed, settings=None)
@@ -62,7 +62,7 @@ def test_the_stack_has_convex_weights_and_few_ridges(fitted):
     assert (weights >= DEFAULTS.sample.least_ridge_weight).all()
 
 
-def test_the_report_says_what_was_done(fitted):
+def test_the_report_describes_the_fit(fitted):
     report = fitted.fit_report_
     assert (report.method, report.method_reason) == ("neighbors", "asked for")
     assert report.full_factorizations == report.full_evaluations == 0
@@ -100,12 +100,12 @@ def test_only_a_sample_is_held_out():
     assert len(model.variance_.posterior.rows) == 500
 
 
-def test_the_samples_residuals_are_its_own():
+def test_residuals_of_the_sample_equal_the_closed_form():
     X, y = table(500)
     X[3:8], y[3:8] = X[2], y[2] + np.arange(5.0)  # several copies of one row
     model = ridge(mean=["rbf", "constant"], settings=LARGE).fit(X, y)
     data = model.fitted_.data[0]
-    # What the fit has drawn, drawn once more.
+    # The sample of the fit, drawn again.
     seed = int(np.random.RandomState(0).randint(2**31 - 1))
     sample = HeldRows.draw(data, 150, np.random.default_rng(seed))
     expected = ConstantMean(data.merged).heldout_residuals[sample.table_rows]
@@ -128,12 +128,12 @@ def test_a_regressor_is_fitted_the_less_often_the_larger_the_table(witness, n, f
     t = model.fitted_.data[0].merged.y
     held = model.mean_.heldout_residuals
     if n > 500:
-        # The first fit has not seen the sample.
+        # The first fit was made without the sample.
         sample = np.flatnonzero(~np.isin(t, Witness.seen[0]))
         np.testing.assert_allclose(held, t[sample] - Witness.seen[0].mean(), atol=1e-12)
     else:
         assert held.shape == (n,)
-    # The last one predicts.
+    # Predictions come from the last fit.
     expected = y.mean() + y.std() * Witness.seen[-1].mean()
     np.testing.assert_allclose(model.predict(X), expected, atol=1e-9)
 
@@ -143,8 +143,8 @@ def test_a_regressor_is_fitted_the_less_often_the_larger_the_table(witness, n, f
     [(150, 1, 1), (10, 5, 1), (150, 5, 4), (150, 300, 3)],
     ids=["single", "few", "many", "halves"],
 )
-def test_a_regressor_never_sees_the_groups_it_predicts(witness, sample, size, fits):
-    """They are left out once where that leaves most rows, and cross-fitted elsewhere."""
+def test_a_regressor_is_not_fitted_to_the_groups_it_predicts(witness, sample, size, fits):
+    """Groups are left out once if that leaves most rows; otherwise they are cross-fitted."""
     settings = replace(LARGE, sample=replace(LARGE.sample, rows=sample))
     X, y = table(600)
     groups = np.arange(600) // size
@@ -161,7 +161,7 @@ def test_a_regressor_never_sees_the_groups_it_predicts(witness, sample, size, fi
 
 
 class Counted(Witness):
-    """A regressor that remembers how many OpenMP threads it was given."""
+    """A regressor that records the number of OpenMP threads."""
 
     def fit(self, X, y):
         libraries = [found for found in threadpool_info() if found["user_api"] == "openmp"]
@@ -173,7 +173,7 @@ class Counted(Witness):
 @pytest.mark.parametrize("n_jobs", [1, 2])
 @pytest.mark.parametrize("rows", [100, 50])
 def test_a_regressor_gets_as_many_threads_as_the_fit(witness, rows, n_jobs):
-    """One up to so many rows, and never more than were asked for."""
+    """It gets one thread up to ``one_thread_rows`` rows, and ``n_jobs`` threads above."""
     settings = replace(LARGE, sample=replace(LARGE.sample, one_thread_rows=99))
     before = [found["num_threads"] for found in threadpool_info()]
     ridge(mean=Counted(), n_jobs=n_jobs, settings=settings).fit(*table(rows))
@@ -182,8 +182,8 @@ def test_a_regressor_gets_as_many_threads_as_the_fit(witness, rows, n_jobs):
     assert [found["num_threads"] for found in threadpool_info()] == before
 
 
-def test_a_large_table_with_few_distinct_rows():
-    """More rows than a cross-fit takes, fewer distinct ones than a sample."""
+def test_a_large_table_with_few_distinct_rows_is_fitted():
+    """There are too many rows for a cross-fit, and fewer distinct rows than in a sample."""
     X, y = table(120)
     X, y = np.repeat(X, 5, axis=0), np.repeat(y, 5)
     y = y + NOISE * np.random.default_rng(1).normal(size=600)
@@ -197,7 +197,7 @@ def test_a_sample_that_is_most_of_the_table_leaves_enough_to_a_regressor(witness
     assert min(len(seen) for seen in Witness.seen) >= 80
 
 
-# --- one search a metric -------------------------------------------------------------------------
+# --- one search per metric -----------------------------------------------------------------------
 
 
 def test_the_variance_shares_the_means_metric(searches):
@@ -214,7 +214,7 @@ def test_the_variance_shares_the_means_metric(searches):
     assert searches == [40, 40, 20]
 
 
-def test_neighbours_are_searched_once_a_metric(fitted, searches):
+def test_neighbours_are_searched_once_per_metric(fitted, searches):
     X = table(50, 3, seed=5)[0]
     ridges = [m.posterior for m in fitted.mean_.models if isinstance(m, RidgeMean)]
     metrics = {gp.metric for gp in ridges}

@@ -1,4 +1,4 @@
-"""The law of an observation around its mean, against quadrature, repeats and known laws."""
+"""Shapes against quadrature, repeated rows and known distributions."""
 
 import math
 from dataclasses import replace
@@ -90,7 +90,7 @@ def integral(shape, f, below=np.inf):
     return float(np.sum(f(z) * np.exp(shape.logpdf(z)) * weights * half[:, None]))
 
 
-class TestLaw:
+class TestDistribution:
     @each_shape
     def test_the_cdf_is_the_integral_of_the_density(self, shape):
         assert integral(shape, np.ones_like) == pytest.approx(1.0, abs=1e-9)
@@ -99,7 +99,7 @@ class TestLaw:
             assert area == pytest.approx(float(shape.cdf(z)), abs=1e-8)
 
     @each_shape
-    def test_second_moment_one_and_the_mean_and_deviation_it_says(self, shape):
+    def test_second_moment_mean_and_deviation_equal_quadrature(self, shape):
         # With 2.5 degrees of freedom the squares beyond 2^99 still weigh 1e-15.
         assert integral(shape, np.square) == pytest.approx(1.0, abs=1e-6)
         mean = integral(shape, lambda z: z)
@@ -127,7 +127,7 @@ class TestLaw:
         assert (np.diff(shape.ppf(levels)) > 0.0).all()
 
     @each_shape
-    def test_shapes_of_arguments(self, shape):
+    def test_results_have_the_shape_of_the_arguments(self, shape):
         for f in (shape.cdf, shape.logpdf, shape.ppf):
             assert np.shape(f(0.3)) == ()
             assert f(np.full((2, 3), 0.3)).shape == (2, 3)
@@ -166,7 +166,7 @@ class TestLaw:
         law, z = made(empirical_shape, skewed, 60), np.linspace(-3, 3, 10_002).reshape(3, 3334)
         np.testing.assert_allclose(law.cdf(z), [law.cdf(row) for row in z], rtol=1e-12)
 
-    def test_the_gaussian_and_t_are_what_they_are_called(self):
+    def test_the_gaussian_and_t_shapes_equal_those_of_scipy(self):
         z = np.linspace(-5, 5, 11)
         np.testing.assert_allclose(GAUSSIAN.cdf(z), stats.norm.cdf(z))
         np.testing.assert_allclose(GAUSSIAN.logpdf(z), stats.norm.logpdf(z))
@@ -198,28 +198,28 @@ class TestMakers:
             (normal, stats.norm.cdf),
         ],
     )
-    def test_the_empirical_law_is_that_of_the_z_scores(self, law, true):
+    def test_the_empirical_shape_is_the_distribution_of_the_z_scores(self, law, true):
         z, errors = np.linspace(-4, 6, 2001), []
         for n in (100, 1000, 10_000):
             shape, size = made(empirical_shape, law, n), math.sqrt(np.mean(z_scores(law, n) ** 2))
             errors.append(np.abs(shape.cdf(z / size) - true(z)).max())
         assert errors[0] > errors[1] > errors[2]
-        # Half of it is the edge of the exponential law, which smoothing cannot follow.
+        # Half of it comes from the edge of the exponential distribution, which is smoothed.
         assert errors[2] < 0.02
         for level in (0.05, 0.25, 0.6, 0.95, 0.995):
             q = float(shape.ppf(level)) * size
             assert float(true(np.array(q))) == pytest.approx(level, abs=0.012)
 
-    def test_z_scores_of_less_than_second_moment_one_stay_where_they_are(self):
+    def test_z_scores_with_a_second_moment_below_one_are_not_rescaled(self):
         z = 0.1 * z_scores(normal, 4000)
         shape = empirical_shape(z, np.ones(len(z)), float(np.mean(z**2)))
         for level in (0.5, 0.8, 0.95, 0.99):
             inside = np.abs(z) < float(shape.ppf(0.5 + level / 2.0))
             assert inside.mean() == pytest.approx(level, abs=0.015)
-        # What is missing lies with a few rows far out.
+        # The rest of the second moment comes from the wide component.
         assert shape.sample((400_000,), np.random.RandomState(0)).std() == pytest.approx(1, abs=0.1)
 
-    def test_the_tails_of_an_empirical_law_reach_beyond_the_z_scores(self):
+    def test_the_tails_of_an_empirical_shape_reach_beyond_the_z_scores(self):
         z = z_scores(normal, 300)
         shape = empirical_shape(z, np.ones(300))
         assert shape.ppf(1.0 - 1e-4) > z.max()
@@ -249,7 +249,7 @@ class TestMakers:
             np.testing.assert_allclose(maker(unit * z, weight).ppf(levels), expected, rtol=1e-5)
 
     @each_maker
-    def test_few_equal_and_exactly_zero_z_scores_are_no_obstacle(self, maker):
+    def test_few_equal_and_exactly_zero_z_scores_are_accepted(self, maker):
         levels = np.array([1e-9, 0.01, 0.3, 0.5, 0.7, 0.99, 1 - 1e-9])
         for n in (2, 3, 4, 5, 7, 12, 25, 40):
             z = z_scores(normal, n)
@@ -262,14 +262,14 @@ class TestMakers:
                 assert abs(shape.mean) <= 1.0
 
     @each_maker
-    def test_one_huge_z_score(self, maker):
+    def test_one_huge_z_score_is_accepted(self, maker):
         z = np.append(z_scores(normal, 100), 1e5)
         shape = maker(z, np.ones(101))
         assert np.isfinite(shape.logpdf([z[0] / 1e4, 10.0, 1e4])).all()
         assert (np.diff(shape.ppf(np.linspace(0.001, 0.999, 99))) > 0.0).all()
 
     @pytest.mark.parametrize("moment", [1.0, 0.4])
-    def test_the_empirical_law_from_its_definition(self, moment):
+    def test_the_empirical_shape_equals_its_definition(self, moment):
         n, rng = 40, np.random.default_rng(2)
         z = np.sort(skewed(n, rng))
         shape = empirical_shape(rng.permutation(z), np.ones(n), moment)
@@ -297,8 +297,8 @@ class TestMakers:
         shape = empirical_shape(np.ones(40), np.ones(40))
         np.testing.assert_allclose(shape.widths, 1e-6, rtol=1e-9)
 
-    def test_the_edges_of_a_thousand_rows(self):
-        # A hundredth each; 0.005 is five rows, and 0.0025 would be fewer than three.
+    def test_bin_edges_of_a_thousand_rows(self):
+        # Bins of a hundredth; 0.005 is five rows, and 0.0025 would be fewer than three.
         expected = np.concatenate([[0, 0.005], np.arange(1, 100) / 100, [0.995, 1]])
         np.testing.assert_allclose(bin_edges(1000.0), expected)
         finer = [0, 0.00125, 0.0025, 0.005]
@@ -312,7 +312,7 @@ class TestMakers:
         assert student_shape(two, np.ones(60)).degrees == pytest.approx(200.0, rel=1e-3)
 
     @pytest.mark.parametrize("n", [0.3, 2.0, 12.0, 299.0, 12_345.0, 1e6])
-    def test_bins(self, n):
+    def test_bin_edges_increase_symmetrically_from_zero_to_one(self, n):
         edges = bin_edges(n)
         assert edges[0] == 0.0
         assert edges[-1] == 1.0
@@ -343,7 +343,7 @@ class TestChoice:
             assert score == pytest.approx(2.0 * losses.mean(), rel=1e-12)
 
     @pytest.mark.parametrize(("law", "moment"), [(skewed, 1.0), (normal, 0.5), (heavy, 1.0)])
-    def test_the_choice_from_its_definition(self, law, moment):
+    def test_the_choice_equals_its_definition(self, law, moment):
         z, folds = z_scores(law, 60, seed=3), np.arange(60) % 2
         weight = np.random.default_rng(0).uniform(0.5, 2.0, size=60)
         shape, scores = choose_shape(z, weight, folds, moment)
@@ -369,7 +369,7 @@ class TestChoice:
         assert "empirical" in choose_shape(z, np.ones(30), folds)[1]
         assert "empirical" not in choose_shape(z, np.full(30, 0.99), folds)[1]
 
-    def test_gaussian_z_scores_are_gaussian(self):
+    def test_the_gaussian_is_chosen_for_gaussian_z_scores(self):
         names = [self.choose(z_scores(normal, 300, seed))[0].name for seed in range(5)]
         assert names.count("gaussian") >= 4
 
@@ -377,13 +377,13 @@ class TestChoice:
         ("law", "allowed"),
         [(skewed, {"empirical"}), (bimodal, {"empirical"}), (heavy, {"student", "empirical"})],
     )
-    def test_others_are_not(self, law, allowed):
+    def test_another_shape_is_chosen_for_other_z_scores(self, law, allowed):
         for seed in range(3):
             shape, scores = self.choose(z_scores(law, 500, seed))
             assert shape.name in allowed
             assert scores[shape.name] < scores["gaussian"]
 
-    def test_it_is_fitted_to_all_z_scores(self):
+    def test_the_chosen_shape_is_fitted_to_all_z_scores(self):
         z = z_scores(skewed, 300)
         shape, _ = self.choose(z)
         levels = [0.1, 0.5, 0.9]
@@ -410,11 +410,11 @@ class TestChoice:
         assert choose_shape(np.ones(9), np.ones(9), np.zeros(9, dtype=int)) == (GAUSSIAN, {})
 
     @pytest.mark.parametrize("n", [2, 3, 7, 30, 40])
-    def test_degenerate_z_scores(self, n):
+    def test_degenerate_z_scores_are_accepted(self, n):
         for z in (z_scores(normal, n), np.ones(n), np.where(np.arange(n) % 2, 1.0, 0.0)):
             shape, scores = self.choose(z)
             assert np.isfinite(shape.ppf([0.01, 0.99])).all()
             assert np.isfinite(list(scores.values())).all()
 
-    def test_the_gaussian_maker_does_not_look(self):
+    def test_the_gaussian_maker_ignores_the_z_scores(self):
         assert gaussian_shape(np.full(3, np.nan), np.ones(3)) is GAUSSIAN

@@ -1,4 +1,4 @@
-"""The stack's weights against a general optimiser, and residuals that never see their own fold."""
+"""The stack's weights against a general optimiser, and residuals under weights of other folds."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def test_weights_lie_on_the_simplex_and_beat_every_candidate(seed, n, C):
     assert np.mean((E @ w) ** 2) <= np.mean(E**2, axis=0).min() * (1 + 1e-6)
 
 
-def test_a_weight_is_so_many_repeats():
+def test_a_weight_is_a_number_of_repeats():
     E = residuals(1)
     weight = np.random.default_rng(0).integers(1, 4, size=len(E))
     np.testing.assert_allclose(
@@ -71,7 +71,7 @@ def test_the_unit_of_the_target_does_not_matter():
     np.testing.assert_allclose(simplex_weights(1e-6 * E), simplex_weights(E), atol=1e-9)
 
 
-def test_candidates_that_cannot_be_told_apart_share():
+def test_candidates_with_equal_residuals_share_the_weight():
     e = residuals(3, C=1)
     np.testing.assert_allclose(simplex_weights(np.hstack([e, e, e])), 1 / 3, atol=1e-9)
 
@@ -86,7 +86,7 @@ def test_a_candidate_without_error_has_all_weight():
     np.testing.assert_array_equal(simplex_weights(E), [0.0, 1.0, 0.0])
 
 
-def test_candidates_without_error_share():
+def test_candidates_without_error_share_the_weight():
     E = residuals(4, C=3)
     E[:, :2] = 0.0
     np.testing.assert_array_equal(simplex_weights(E), [0.5, 0.5, 0.0])
@@ -95,7 +95,7 @@ def test_candidates_without_error_share():
 def test_the_constant_has_all_weight_on_pure_noise():
     rng = np.random.default_rng(5)
     y = rng.normal(size=400)
-    # Candidates that predict noise of their own err as the constant does, and more.
+    # Candidates that predict independent noise have larger errors than the constant.
     overfitted = y[:, None] - rng.normal(scale=0.7, size=(400, 3))
     overfitted += 0.5 * y[:, None]
     w = simplex_weights(np.column_stack([overfitted, y]))
@@ -120,7 +120,7 @@ def test_a_folds_own_residuals_never_choose_its_weights():
     out = folds == 1
     changed = E.copy()
     changed[out] *= np.array([0.01, 5.0, 2.0, -3.0])
-    # The weights used on fold 1 are those that turn one into the other's residuals.
+    # Fold 1 has the weights that were fitted to the residuals of the other folds.
     weights = simplex_weights(E[~out])
     np.testing.assert_allclose(crossfitted_residuals(E, folds)[out], E[out] @ weights)
     np.testing.assert_allclose(crossfitted_residuals(changed, folds)[out], changed[out] @ weights)

@@ -22,7 +22,7 @@ def test_a_smooth_function_is_learned():
     assert model.fit_report_.method == "svgp"
 
 
-def test_every_option_of_training_counts():
+def test_every_training_option_changes_the_fit():
     X, y = table(200)
     default = sparse().fit(X, y)
     others = {
@@ -60,7 +60,7 @@ def test_a_model_is_saved_loaded_and_updated(tmp_path):
     assert len(model.variance_.posterior.rows) == 200
 
 
-def test_weights_are_repeats():
+def test_a_weight_is_a_number_of_repeats():
     X, y = table(120)
     weight = np.random.default_rng(1).integers(1, 3, size=120)
     one = sparse(calibration="scale").fit(X, y, sample_weight=weight)
@@ -69,7 +69,7 @@ def test_weights_are_repeats():
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_precisions(dtype):
+def test_both_precisions_are_supported(dtype):
     X, y = table(150)
     model = sparse(dtype=dtype).fit(X, y)
     assert is_sane(model, np.vstack([X, X + 50.0]))

@@ -21,7 +21,7 @@ def wave(n=60, noise=0.1, seed=0):
 
 
 @pytest.mark.parametrize("mean", ["stack", RandomForestRegressor(20, random_state=0)])
-def test_measurements_repeated_at_the_same_inputs_have_the_noise_as_their_spread(mean):
+def test_the_noise_is_the_spread_of_measurements_repeated_at_the_same_inputs(mean):
     rng = np.random.default_rng(0)
     X = np.repeat(np.linspace(-2, 2, 25), 8)[:, None]
     y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=200)
@@ -30,7 +30,7 @@ def test_measurements_repeated_at_the_same_inputs_have_the_noise_as_their_spread
     assert np.median(std) == pytest.approx(0.105, rel=0.25)
 
 
-def test_an_observation_never_varies_less_than_the_noise_floor():
+def test_the_variance_of_an_observation_is_at_least_the_noise_floor():
     X = np.linspace(0, 3, 40)[:, None]
     y = np.sin(3 * X[:, 0])
     model = TwoStageGPRegressor(noise_floor=1e-6, **FEW).fit(X, y)
@@ -42,7 +42,7 @@ def test_an_observation_never_varies_less_than_the_noise_floor():
     assert model.fit_report_.noise_std >= floor * (1 - 1e-9)
 
 
-def test_noise_that_is_known_is_not_learned_again():
+def test_known_noise_is_not_estimated_again():
     X, y = wave(n=120, noise=0.3)
     unknown = TwoStageGPRegressor(**FEW).fit(X, y)
     known = TwoStageGPRegressor(**FEW).fit(X, y, noise_var=0.09)
@@ -66,7 +66,7 @@ def test_candidates_of_grouped_rows_are_ranked_by_whole_groups(monkeypatch):
     assert all(asked)
 
 
-def test_groups_without_effect_are_said():
+def test_groups_without_effect_give_a_warning():
     X, y = wave(n=40)
     groups = np.arange(40) // 4
     with pytest.warns(TwoStageGPWarning, match="objective='loo'"):
@@ -74,14 +74,14 @@ def test_groups_without_effect_are_said():
     ExactGPRegressor(objective="loo", random_state=0).fit(X, y, groups=groups)
 
 
-def test_weights_that_a_regressor_cannot_take_are_said():
+def test_weights_that_a_regressor_cannot_use_give_a_warning():
     X, y = wave(n=40)
     model = TwoStageGPRegressor(mean=KNeighborsRegressor(3), **FEW)
     with pytest.warns(TwoStageGPWarning, match="KNeighborsRegressor takes no sample_weight"):
         model.fit(X, y, sample_weight=1.0 + np.arange(40) % 2)
 
 
-def test_calibration_uses_held_out_residuals_even_where_the_variance_does_not():
+def test_calibration_uses_held_out_residuals_even_if_the_variance_does_not():
     X, y = wave(n=80)
     model = TwoStageGPRegressor(residuals="insample", calibration="scale", **FEW).fit(X, y)
     z = (
@@ -135,12 +135,12 @@ def test_the_report_counts_every_factorisation_of_all_rows(monkeypatch):
 
     monkeypatch.setattr(exact, "safe_cholesky", counting)
     monkeypatch.setattr(problem, "safe_cholesky", counting)
-    # The local scale has a ridge of its own, whose factors are not of the table's target.
+    # Without a local scale, whose ridge would factorise matrices of another target.
     model = TwoStageGPRegressor(calibration="scale", **FEW).fit(X, y)
     assert model.fit_report_.full_factorizations == counted[0]
 
 
-def test_the_warm_start_says_what_it_saved():
+def test_the_report_states_what_the_warm_start_saved():
     X, y = wave(n=400)
     schedule = Training(optimizer="adam", steps=20, subsample=50, refine_steps=2)
     model = ExactGPRegressor("rbf", training=schedule, random_state=0).fit(X, y)
@@ -167,7 +167,7 @@ def test_one_kernel_that_fails_does_not_end_the_fit(monkeypatch):
     assert np.isfinite(model.predict(X)).all()
 
 
-def test_noise_in_many_columns_is_not_taken_for_signal():
+def test_noise_in_many_columns_is_not_fitted():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(1060, 15)), rng.normal(size=1060)
     model = TwoStageGPRegressor(kernels=("rbf", "matern32"), random_state=0).fit(X[:60], y[:60])
@@ -176,7 +176,7 @@ def test_noise_in_many_columns_is_not_taken_for_signal():
     assert np.sqrt(np.mean((model.predict(X[60:]) - y[60:]) ** 2)) < 1.1
 
 
-def test_half_of_the_kernels_that_stay_have_one_lengthscale_where_rows_are_few():
+def test_half_of_the_kept_kernels_have_one_lengthscale_if_rows_are_few():
     candidates = [Candidate(make_kernel("rbf", 3, ard), "loo") for ard in [True] * 5 + [False] * 3]
     kept = shortlist(candidates, 4, 40, 25)
     assert [c.kernel.ard for c in kept] == [True, True, False, False]

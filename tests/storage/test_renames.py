@@ -128,3 +128,17 @@ def test_the_search_record_of_older_files_is_made_from_the_fitted_parts(models, 
 
     loaded = load_changed("exact", change)
     assert loaded.search_ == models["exact"].search_
+
+
+@VERSIONS
+def test_old_fields_of_the_variance_and_the_local_scale_are_read(models, load_changed, version):
+    def change(parts):
+        (variance,) = states(parts, "GPVariance")
+        variance["everyone"] = variance.pop("searched")
+        (local,) = states(parts, "LocalScale")
+        local["telling"] = local.pop("uses_mean")
+
+    loaded, model = load_changed("exact", change, version), models["exact"]
+    assert loaded.search_ == model.search_
+    assert loaded.calibration_.local.uses_mean == model.calibration_.local.uses_mean
+    np.testing.assert_allclose(loaded.predict_interval(NEW), model.predict_interval(NEW), rtol=1e-9)

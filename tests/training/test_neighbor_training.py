@@ -1,4 +1,4 @@
-"""Training on neighbours: they are found again where the metric moves, whatever the kernel."""
+"""Training on neighbours: they are found again if the metric changes, for every kind of kernel."""
 
 import gpytorch.kernels as gk
 import numpy as np
@@ -72,12 +72,12 @@ def test_neighbours_are_found_again_in_the_metric_that_was_learned(kernel, ard, 
     ["rbf", gk.RBFKernel(), gk.LinearKernel(), gk.RBFKernel() + gk.MaternKernel()],
     ids=["named", "one lengthscale", "none", "several metrics"],
 )
-def test_a_metric_that_stays_is_not_searched_twice(kernel, engine, problems):
+def test_an_unchanged_metric_is_not_searched_again(kernel, engine, problems):
     train(engine, kernel)
     assert len(problems) == 1
 
 
-def test_both_forms_of_a_kernel_are_trained_alike(engine, problems):
+def test_named_and_wrapped_kernels_pose_the_same_problem(engine, problems):
     named = make_kernel("rbf", D, ard=True)
     theta = named.start()
     wrapped = make_kernel(named.to_gpytorch(theta), D)

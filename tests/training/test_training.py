@@ -1,4 +1,4 @@
-"""Optimisers against their references, bounds, failures on the way, and the options object."""
+"""Optimisers against their references, bounds, failing evaluations, and the options object."""
 
 import inspect
 import math
@@ -37,7 +37,7 @@ def sine_rows(n=40, noise=0.2, seed=0):
 
 
 class Bowl:
-    """A smooth function with the interface of a Problem: no covariance matrix in sight."""
+    """A smooth function with the interface of a Problem, without a covariance matrix."""
 
     def __init__(self, bound=100.0, fails_beyond=math.inf):
         self.evaluations, self.jitter = 0, 0.0
@@ -67,7 +67,7 @@ class Bowl:
 
 
 class Quadratic:
-    """(x - best)' A (x - best) / 2 with bounds, where steps can be told in advance."""
+    """(x - best)' A (x - best) / 2 with bounds, for which steps can be computed by hand."""
 
     A = np.array([[2.0, 0.5], [0.5, 1.0]])
 
@@ -104,7 +104,7 @@ def test_lbfgs_improves_on_the_start():
     assert fitted.value == pytest.approx(problem(fitted.parameters)[0])
 
 
-def test_lbfgs_finds_the_noise_that_was_put_in():
+def test_lbfgs_recovers_the_true_noise():
     problem = Problem(NamedKernel("rbf", 1), sine_rows(n=200, noise=0.2))
     fitted = minimise(problem)
     assert math.exp(fitted.parameters[-1]) == pytest.approx(0.2**2, rel=0.3)
@@ -118,7 +118,7 @@ def test_a_warm_start_at_the_optimum_stays_there():
     assert again.evaluations <= 3
 
 
-def test_no_steps_leave_the_start():
+def test_zero_steps_return_the_start():
     bowl = Bowl()
     fitted = minimise(bowl, steps=0)
     np.testing.assert_array_equal(fitted.parameters, bowl.start())
@@ -132,8 +132,8 @@ def test_evaluations_are_counted_for_each_minimisation():
     assert first.evaluations == second.evaluations == bowl.evaluations / 2
 
 
-def test_a_failure_on_the_way_does_not_end_the_fit():
-    # The start's gradient is long, so that the first trial step lands where nothing works.
+def test_a_failed_evaluation_after_the_start_does_not_end_the_fit():
+    # The gradient at the start is large, so that the first trial step leads to a failure.
     bowl = Bowl(fails_beyond=2.05)
     start = np.array([2.0, 2.0, -2.0])
     fitted = minimise(bowl, start, tolerance=1e-8)
@@ -147,14 +147,14 @@ def test_a_failure_at_the_start_is_raised():
         minimise(Bowl(fails_beyond=1.0))
 
 
-def test_a_place_that_fails_is_never_the_answer():
+def test_parameters_that_fail_are_never_returned():
     problem = Quadratic(holes=(2,))
     fitted = minimise(problem, np.zeros(2), tolerance=1e-9)
     np.testing.assert_allclose(fitted.parameters, problem.best, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{"steps": 0}, {"steps": 1}], ids=["no step", "one step"])
-def test_the_gradients_norm_is_its_largest_entry(options):
+def test_the_gradient_norm_is_the_largest_absolute_entry(options):
     problem = Quadratic(best=(3.0, 0.1))
     fitted = minimise(problem, np.zeros(2), **options)
     slope = Quadratic.A @ (fitted.parameters - problem.best)
@@ -247,7 +247,7 @@ def test_improve_never_ends_above_its_start():
     assert fitted.value <= bowl(start)[0]
 
 
-def test_improve_steps_back_from_what_cannot_be_factorised():
+def test_improve_steps_back_if_the_matrix_cannot_be_factorised():
     bowl = Bowl(fails_beyond=2.05)
     start = np.array([2.0, 2.0, -2.0])
     fitted = improve(bowl, start, -np.eye(3), evaluations=12)
@@ -260,7 +260,7 @@ def test_improve_stays_within_bounds():
     assert np.abs(bowl.visited).max() <= 0.2
 
 
-def test_the_exact_curvature_needs_one_step():
+def test_with_the_exact_curvature_one_step_suffices():
     problem = Quadratic()
     fitted = improve(problem, np.zeros(2), np.linalg.inv(Quadratic.A), evaluations=9)
     np.testing.assert_allclose(fitted.parameters, problem.best, atol=1e-12)
@@ -269,7 +269,7 @@ def test_the_exact_curvature_needs_one_step():
     assert fitted.gradient_norm == pytest.approx(0.0, abs=1e-12)
 
 
-def test_one_evaluation_is_the_start_itself():
+def test_with_one_evaluation_the_start_is_returned():
     problem = Quadratic()
     fitted = improve(problem, np.ones(2), np.eye(2), evaluations=1)
     assert problem.evaluations == 1
@@ -299,14 +299,14 @@ def test_after_a_step_that_works_the_length_is_full_again():
     np.testing.assert_allclose(problem.visited[3], [1.3, -0.65])
 
 
-def test_a_curvature_that_points_uphill_is_forgotten():
+def test_a_curvature_that_gives_an_uphill_step_is_reset():
     problem = Quadratic()
     improve(problem, np.zeros(2), -np.eye(2), evaluations=2)
     np.testing.assert_allclose(problem.visited[1], Quadratic.A @ problem.best)
 
 
 @pytest.mark.parametrize("side", [-1.0, 1.0])
-def test_a_parameter_at_its_bound_that_would_leave_it_is_not_moved(side):
+def test_a_parameter_at_its_bound_stays_if_the_step_leads_outside(side):
     bounds = [(-9.0, 0.0), (-9.0, 9.0)] if side > 0 else [(0.0, 9.0), (-9.0, 9.0)]
     problem = Quadratic(best=(0.3 * side, 0.0), bounds=bounds)
     fitted = improve(problem, np.zeros(2), np.eye(2), evaluations=30, tolerance=1e-9)
@@ -316,14 +316,14 @@ def test_a_parameter_at_its_bound_that_would_leave_it_is_not_moved(side):
 
 
 @pytest.mark.parametrize("side", [-1.0, 1.0])
-def test_a_parameter_at_its_bound_that_would_come_back_is_moved(side):
+def test_a_parameter_at_its_bound_moves_if_the_step_leads_inside(side):
     bounds = [(-9.0, 0.0), (-9.0, 9.0)] if side < 0 else [(0.0, 9.0), (-9.0, 9.0)]
     problem = Quadratic(best=(0.3 * side, 0.0), bounds=bounds)
     fitted = improve(problem, np.zeros(2), np.linalg.inv(Quadratic.A), evaluations=5)
     np.testing.assert_allclose(fitted.parameters, problem.best, atol=1e-12)
 
 
-def test_a_step_teaches_the_curvature():
+def test_a_step_updates_the_curvature():
     problem = Quadratic()
     fitted = improve(problem, np.zeros(2), 0.3 * np.eye(2), evaluations=2)
     assert fitted.evaluations == 2
@@ -332,7 +332,7 @@ def test_a_step_teaches_the_curvature():
     assert improve(problem, np.zeros(2), np.eye(2), evaluations=3).evaluations == 3
 
 
-def test_improve_ends_where_the_gradient_is_within_the_tolerance():
+def test_improve_ends_when_the_gradient_is_within_the_tolerance():
     problem = Quadratic()
     near = problem.best + np.array([1e-3, 0.0])
     improve(problem, near, np.eye(2), evaluations=9, tolerance=2.1e-3)
@@ -341,14 +341,14 @@ def test_improve_ends_where_the_gradient_is_within_the_tolerance():
     assert problem.evaluations == 3
 
 
-def test_improve_ends_where_a_step_gains_next_to_nothing():
+def test_improve_ends_when_a_step_gains_less_than_the_tolerance():
     problem = Quadratic()
     near = problem.best + np.array([1e-4, 0.0])  # 1e-8 above the best
     improve(problem, near, 1e-3 * np.eye(2), evaluations=9, tolerance=1e-5)
     assert problem.evaluations == 2
 
 
-def test_an_update_keeps_the_curvature_that_was_seen():
+def test_a_bfgs_update_satisfies_the_secant_equation():
     rng = np.random.default_rng(0)
     B = rng.normal(size=(3, 3))
     H, s = B @ B.T + np.eye(3), rng.normal(size=3)
@@ -357,14 +357,14 @@ def test_an_update_keeps_the_curvature_that_was_seen():
     np.testing.assert_allclose(new @ y, s, rtol=1e-12)  # the secant equation
     np.testing.assert_allclose(new, new.T)
     assert np.linalg.eigvalsh(new).min() > 0.0
-    along = np.cross(s, [1.0, 0.0, 0.0])  # no part in s: only y and H make its entry
+    along = np.cross(s, [1.0, 0.0, 0.0])  # orthogonal to s: its entry depends on y and H only
     gone = along - (along @ s) / (s @ y) * y
     assert along @ new @ along == pytest.approx(gone @ H @ gone + (along @ s) ** 2 / (s @ y))
     assert bfgs_update(H, s, -y) is H
     assert bfgs_update(H, s, 0.0 * y) is H
 
 
-def test_a_known_curvature_is_used_and_its_absence_is_not_an_error():
+def test_descend_uses_a_known_curvature_and_works_without_one():
     H = np.linalg.inv(Quadratic.A)
     known, unknown, afresh = Quadratic(), Quadratic(), Bowl()
     np.testing.assert_allclose(descend(known, np.zeros(2), H, 9, 1e-8).parameters, known.best)
@@ -382,7 +382,7 @@ def test_the_cosine_falls_from_the_rate_to_zero_and_begins_again():
     assert rate(2) == rate(10) == pytest.approx(0.2 * (1 + math.sqrt(0.5)))
 
 
-def test_raw_parameters_go_there_and_back_and_have_the_slope_of_finite_differences():
+def test_raw_parameters_round_trip_and_have_the_slope_of_finite_differences():
     problem = Problem(NamedKernel("rbf", 1), sine_rows(12), noise_floor=1e-3)
     space = SoftplusSpace(problem)
     raw = np.array([0.7, -0.4, -3.0])
@@ -406,7 +406,7 @@ def test_raw_noise_has_gpytorchs_floor_or_a_higher_one(floor, least):
 # --- bounds --------------------------------------------------------------------------------------
 
 
-def test_bounds_and_start_of_the_noise():
+def test_bounds_and_start_of_the_noise_respect_the_floor():
     def noise(floor):
         problem = Problem(NamedKernel("rbf", 1), sine_rows(12), noise_floor=floor)
         return np.exp([problem.start()[-1], *problem.bounds()[-1]])
@@ -479,7 +479,7 @@ def test_known_noise_and_weights_are_in_the_value_and_the_gradient(objective):
     assert problem.jitter == 0.0
 
 
-def test_counters_are_not_for_the_caller_to_set():
+def test_counters_are_not_constructor_arguments():
     for name in ("evaluations", "jitter"):
         with pytest.raises(TypeError, match=name):
             Problem(NamedKernel("rbf", 1), sine_rows(n=5), **{name: 1})
@@ -564,12 +564,12 @@ def test_equal_trainings_are_equal_and_hash_alike():
     assert len({Training(steps=3), Training(steps=3), Training(steps=4)}) == 2
 
 
-def test_training_survives_a_pickle():
+def test_training_can_be_pickled():
     training = Training(optimizer="adamw", subsample=500)
     assert pickle.loads(pickle.dumps(training)) == training
 
 
-def test_training_survives_scikit_learns_clone():
+def test_training_can_be_cloned_by_scikit_learn():
     class Estimator(BaseEstimator):
         def __init__(self, training=None):
             self.training = training

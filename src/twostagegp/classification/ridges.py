@@ -30,11 +30,11 @@ from twostagegp.classification.refits import heldout_by_refits, train_from_start
 from twostagegp.classification.table import ClassTable
 from twostagegp.classification.views import View
 from twostagegp.engines.exact.engine import ExactEngine
-from twostagegp.errors import NotFittableError, TwoStageGPError
+from twostagegp.errors import TwoStageGPError
 from twostagegp.kernels import Kernel, PlusConstant, Vector, is_flexible, make_kernel
 from twostagegp.kernels.linear import LinearKernel
 from twostagegp.pipeline.settings import ClassSettings
-from twostagegp.training.candidates import Candidate
+from twostagegp.training.candidates import Candidate, fitted_only
 
 __all__ = ["GPMember", "Ridge", "Tried", "kernel_choices", "ridge_member", "search_ridges"]
 
@@ -147,9 +147,8 @@ def search_ridges(
             name, seconds, failure = ridge.view.name, now - begin, candidate.failure
             tried.append(Tried(ridge.kernel.label, name, ridge.loss, len(index), seconds, failure))
             begin = now
+        fitted_only([ridge.candidate for ridge in alive])  # raises an error if every one failed
         alive = [ridge for ridge in alive if not ridge.candidate.failure]
-        if not alive:
-            raise NotFittableError("no kernel could be fitted")
         alive = _best_of_each_kind(alive, kept)
         if len(index) == len(table):
             break

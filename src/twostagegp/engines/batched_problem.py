@@ -9,12 +9,13 @@ Problem b has inputs :math:`X_b` (n rows), a target :math:`t_b`, and parameters
     L_b = \tfrac12 t_b^\top \alpha + \tfrac12 \log\det K + \tfrac n2 \log 2\pi, \qquad
     W = \frac{\partial L_b}{\partial K} = \tfrac12 (A - \alpha \alpha^\top) .
 
-Merged rows (``rows.py``) have a weight c, a spread q and perhaps known noise, and noise variances
-:math:`s / c`; their likelihood and leave-one-out density are those of ``objectives.py``. As in
-``training.py`` the value is divided by the number of rows before merging and a weak prior added.
+Merged rows (``data/rows.py``) have a weight c, a sum of squares q and possibly known noise, and
+noise variances :math:`s / c`; their likelihood and leave-one-out density are those of
+``numerics/objectives.py``. As in ``engines/problem.py`` the value is divided by the number of rows
+before merging, and a weak prior is added.
 
-Problems are worked on in blocks: on a CPU so small that a block's matrices stay in the cache, one
-block a thread; on a GPU as large as the memory budget allows.
+Problems are evaluated in blocks: on a CPU one block per thread, small enough that the matrices of a
+block stay in the cache; on a GPU as large as the memory budget allows.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ Indices = NDArray[np.int64]
 Result = TypeVar("Result")
 
 
-#: n x n matrices alive while one problem of a block is evaluated.
+#: Most n x n matrices in memory while one problem of a block is evaluated.
 _LIVE_MATRICES = 8
 #: Share of the free memory that a batch may take.
 _MEMORY_SHARE = 0.5
@@ -56,14 +57,14 @@ _MEMORY_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Extras:
-    """What merged rows have beyond inputs and target, each of shape (B, n) or (1, n).
+    """Weights, sums of squares and known noise of merged rows, each of shape (B, n) or (1, n).
 
     Attributes
     ----------
     c : Tensor
-        Weight: how many rows it stands for.
+        Weight: the number of rows that were merged.
     q : Tensor
-        Sum of squares of the target within the row.
+        Sum of squared deviations of the target within the merged row.
     known : Tensor
         Known noise variance.
     """
@@ -74,13 +75,13 @@ class Extras:
 
     @classmethod
     def of(cls, rows: Rows, index: Tensor) -> Extras | None:
-        """Those of some rows, ``index`` of shape (B, n); None where there are none in the table."""
+        """Return those of the rows ``index``, shape (B, n); None if all rows are plain."""
         if rows.plain and not bool(rows.extra.any()):
             return None
         return cls(rows.c[index], rows.q[index], rows.extra[index])
 
     def take(self, index: Index, n_rows: int | None = None) -> Extras:
-        """Of some problems, and of the first ``n_rows`` rows."""
+        """Return those of some problems, for the first ``n_rows`` rows of each."""
         cut = slice(None, n_rows)
         return Extras(*(take(values, index)[:, cut] for values in (self.c, self.q, self.known)))
 
@@ -92,17 +93,17 @@ class Block:
     Attributes
     ----------
     index : slice or Tensor
-        Which problems of the batch.
+        Numbers of the problems in the batch.
     theta : Tensor of shape (b, p - 1)
     noise : Tensor of shape (b,)
         Noise variance.
     s : Tensor of shape (b, n)
-        What stands on the diagonal: noise variance of each row, divided by its weight.
+        Added to the diagonal: the noise variance of each row, divided by its weight.
     K, L, A : Tensors of shape (b, n, n)
         Covariance without noise; Cholesky factor and inverse of the covariance with noise.
     t, alpha : Tensors of shape (b, n)
     fine : Tensor of shape (b,)
-        False where the covariance could not be factorised.
+        False if the covariance could not be factorised.
     extras : Extras or None
         None for plain rows.
     """
@@ -132,7 +133,7 @@ class Block:
         return self.extras.c.sum(-1)
 
     def nll(self) -> Tensor:
-        """Negative log likelihood of each problem, shape (b,)."""
+        """Return the negative log likelihood of each problem, shape (b,)."""
         logdet = self.L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         value = 0.5 * torch.linalg.vecdot(self.t, self.alpha) + logdet
         if self.extras is None:
@@ -140,7 +141,7 @@ class Block:
         return value + 0.5 * self._within(self.extras)[0].sum(-1)
 
     def direct_noise_slope(self) -> Tensor | float:
-        """d(nll)/d(noise variance) other than through the covariance, shape (b,)."""
+        """Return the part of d(nll)/d(noise variance) that bypasses the covariance, shape (b,)."""
         if self.extras is None:
             return 0.0
         return self._within(self.extras)[1].sum(-1)
@@ -149,7 +150,7 @@ class Block:
         return copies_within(extras.c, extras.q, self.s * extras.c)
 
     def heldout(self) -> tuple[Tensor, Tensor]:
-        """Squared leave-one-out residuals, summed over copies, and variances, each (b, n)."""
+        """Return squared held-out residuals, summed over copies, and variances, each (b, n)."""
         if self.extras is None:
             return (self.alpha / self.kappa).square(), 1.0 / self.kappa
         c, s = self.extras.c, self.s * self.extras.c
@@ -157,13 +158,13 @@ class Block:
         return squares_of_copies(self.alpha, self.kappa, c, self.extras.q, s, v), v
 
     def loo_density(self) -> Tensor:
-        """Negative log density of every row predicted from the others, summed, shape (b,)."""
+        """Return the negative leave-one-out log density, summed over rows, shape (b,)."""
         squares, v = self.heldout()
         c = 1.0 if self.extras is None else self.extras.c
         return 0.5 * (squares / v + c * (v.log() + LOG_2PI)).sum(-1)
 
     def loo_error(self) -> Tensor:
-        """Mean squared leave-one-out error, shape (b,)."""
+        """Return the mean squared leave-one-out error, shape (b,)."""
         return self.heldout()[0].sum(-1) / self.total
 
 
@@ -174,17 +175,17 @@ class ProblemBatch:
     Parameters
     ----------
     kernel : Kernel
-    X : Tensor of shape (B, n, d), or (1, n, d) where all problems share their inputs
+    X : Tensor of shape (B, n, d), or (1, n, d) if all problems have the same inputs
     t : Tensor of shape (B, n)
         Zero-mean targets of about unit size.
     extras : Extras, optional
-        Weights, spreads and known noise of merged rows.
+        Weights, sums of squares and known noise of merged rows.
     noise_floor : float
         Lower bound of the noise variance.
     use_prior : bool
     cache_entries : int
-        Entries of one stack of matrices that a core's cache holds beside its temporaries: on a
-        CPU, the size of a block.
+        Size of a block on a CPU: entries of a stack of matrices that fits into a core's cache
+        together with its temporaries.
 
     Examples
     --------
@@ -218,9 +219,9 @@ class ProblemBatch:
         use_prior: bool = True,
         memory_bytes: int | None = None,
     ) -> ProblemBatch:
-        """Return a batch, once its distances are known to fit into memory.
+        """Return a batch, after a check that its distances fit into memory.
 
-        ``memory_bytes`` is the memory of which a batch may take half, by default what is free.
+        A batch may take half of ``memory_bytes``, by default the free memory.
         """
         free = available_bytes(X.device) if memory_bytes is None else memory_bytes
         _check_memory(len(X), X.shape[1], X.device, X.element_size(), free)
@@ -235,36 +236,38 @@ class ProblemBatch:
         return self.t.shape[1]
 
     def with_targets(self, t: Tensor, q: Tensor | None = None) -> ProblemBatch:
-        """The same inputs with other targets, shape (B', n); B' is free for shared inputs.
+        """Return the batch with the same inputs and other targets, shape (B', n).
 
-        ``q`` are their spreads within merged rows, where rows are merged.
+        B' may differ from B if all problems have the same inputs. ``q`` are the sums of squares of
+        the targets within merged rows.
         """
         extras = self.extras if self.extras is None or q is None else replace(self.extras, q=q)
         return replace(self, t=t, extras=extras)
 
     def subset(self, index: Indices, n_rows: int) -> ProblemBatch:
-        """Some problems, with the first ``n_rows`` of their rows."""
+        """Return some of the problems, with the first ``n_rows`` of their rows."""
         problems = self._index(index)
         X, t = take(self.X, problems)[:, :n_rows], self.t[problems][:, :n_rows]
         extras = None if self.extras is None else self.extras.take(problems, n_rows)
         return replace(self, covariance=kernel_batch(self.kernel, X), X=X, t=t, extras=extras)
 
     def starts(self) -> Array:
-        """The kernel's own starting values for every problem, shape (B, p)."""
+        """Return the kernel's starting values for every problem, shape (B, p)."""
         start = np.append(self.kernel.start(), math.log(max(0.05, 2.0 * self.noise_floor)))
         return np.tile(start, (len(self), 1))
 
     def bounds(self) -> tuple[Array, Array]:
-        """Lower and upper bounds of the parameters, each of shape (p,)."""
+        """Return lower and upper bounds of the parameters, each of shape (p,)."""
         floor = math.log(self.noise_floor)
         pairs = [*self.kernel.bounds(), (floor, max(math.log(1e2), floor + 1.0))]
         lower, upper = np.array(pairs).T
         return lower, upper
 
     def __call__(self, parameters: Array, index: Indices) -> tuple[Array, Array]:
-        """Values (b,) and gradients (b, p) of the problems in ``index`` at ``parameters`` (b, p).
+        """Return values (b,) and gradients (b, p) of the problems ``index`` at their parameters.
 
-        The value is infinite where the covariance cannot be factorised.
+        ``parameters`` have shape (b, p). The value is infinite if the covariance cannot be
+        factorised.
         """
         parts = self.map(parameters, index, self._value_and_gradient)
         values = np.concatenate([value for value, _ in parts])
@@ -276,7 +279,7 @@ class ProblemBatch:
         return values, gradients
 
     def _totals(self, index: Indices) -> Array:
-        """Rows before merging of each problem."""
+        """Return the number of rows before merging of each problem."""
         if self.extras is None:
             return np.full(len(index), float(self.n_rows))
         totals = self.extras.c.sum(-1).cpu().numpy().astype(np.float64)
@@ -290,7 +293,7 @@ class ProblemBatch:
 
     def _value_and_gradient(self, block: Block) -> tuple[Array, Array]:
         value, direct = block.nll(), block.direct_noise_slope()
-        # A is not needed any more: W takes its place.
+        # A is no longer needed; W is written into its memory.
         W = block.A.baddbmm_(block.alpha[:, :, None], block.alpha[:, None, :], alpha=-1.0)
         W.mul_(0.5)
         gradient = torch.empty(len(value), block.theta.shape[1] + 1).to(value)
@@ -307,7 +310,7 @@ class ProblemBatch:
     def map(
         self, parameters: Array, index: Indices, function: Callable[[Block], Result]
     ) -> list[Result]:
-        """``function`` of every block of the problems in ``index``, in order."""
+        """Return ``function(block)`` for every block of the problems ``index``, in order."""
         size = self._block_size()
         cuts = [slice(i, i + size) for i in range(0, len(index), size)]
 
@@ -320,14 +323,14 @@ class ProblemBatch:
         if threads > 1 and self.covariance.concurrent and len(cuts) > 1:
             with _one_thread_each(min(threads, len(cuts))) as pool:
                 return list(pool.map(work, cuts))
-        # Several threads work on one problem faster than one does only if it is large.
+        # Several threads are faster than one only on large problems.
         with limit_threads(1 if self.n_rows <= 600 else None), no_denormals():
             return [work(cut) for cut in cuts]
 
     def _block_size(self) -> int:
         matrix = self.n_rows**2
         if not self.covariance.concurrent:
-            return 1  # evaluated one by one, and differentiated before the next
+            return 1  # each problem is evaluated and differentiated before the next
         if self.X.device.type == "cpu":
             return max(1, self.cache_entries // matrix)
         free = available_bytes(self.X.device) or 0
@@ -335,7 +338,7 @@ class ProblemBatch:
         return max(1, int(_MEMORY_SHARE * free) // needed)
 
     def _index(self, index: Indices) -> Index:
-        """A slice where the problems are neighbours, which copies nothing."""
+        """Return the index as a slice if the problems are consecutive, which avoids copies."""
         if len(index) and bool((np.diff(index) == 1).all()):
             return slice(int(index[0]), int(index[-1]) + 1)
         return torch.as_tensor(index, device=self.X.device)
@@ -360,10 +363,10 @@ class ProblemBatch:
 
 
 def _inverse(L: Tensor) -> Tensor:
-    """Inverse of L L^T for every problem, rows contiguous."""
+    """Return the inverse of L L^T for every problem, with contiguous rows."""
     if L.device.type == "cpu":
-        return torch.cholesky_inverse(L).mT  # symmetric, and written by columns
-    # A GPU's own inverse takes one problem after the other; these two calls take all.
+        return torch.cholesky_inverse(L).mT  # symmetric; LAPACK writes it by columns
+    # On a GPU cholesky_inverse treats one problem after the other; these two calls treat all.
     identity = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device).expand_as(L)
     root = torch.linalg.solve_triangular(L, identity, upper=False)
     return root.mT @ root
@@ -372,7 +375,7 @@ def _inverse(L: Tensor) -> Tensor:
 def _check_memory(
     n_problems: int, n: int, device: torch.device, itemsize: int, free: int | None
 ) -> None:
-    """Raise where the inputs' distances, or one problem at work, exceed the memory budget."""
+    """Raise MemoryBudgetError if the distances of all problems and one evaluation do not fit."""
     needed = (n_problems + _LIVE_MATRICES) * n * n * itemsize
     if free is not None and needed > _MEMORY_SHARE * free:
         raise MemoryBudgetError(
@@ -384,11 +387,11 @@ def _check_memory(
 
 @contextmanager
 def _one_thread_each(n_workers: int) -> Iterator[ThreadPoolExecutor]:
-    """Workers that compute with one thread each; torch's setting is as before afterwards.
+    """Yield a pool of workers with one torch thread each, and restore torch's setting afterwards.
 
-    Problems of a few hundred rows are too small to be shared between threads, but one problem a
-    thread keeps all of them busy. An interrupt waits for the blocks at work, milliseconds, and
-    drops the others.
+    Problems of a few hundred rows are too small to be shared between threads, but one problem per
+    thread keeps all threads busy. An interrupt waits for the running blocks, which takes
+    milliseconds, and cancels the others.
     """
     before = torch.get_num_threads()
     pool = ThreadPoolExecutor(n_workers, initializer=_prepare_worker)

@@ -1,4 +1,4 @@
-"""How much memory exact fits, updates and joint covariances take, foreseen before it is taken."""
+"""Estimates of the memory of exact fits, updates and joint covariances, checked beforehand."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ __all__ = [
     "several_targets",
 ]
 
-#: Panels of (queries, rows) numbers alive at a time during prediction.
+#: Arrays of shape (queries, rows) in memory at a time during prediction.
 _LIVE_PANELS = 5
-#: Matrices of a joint covariance alive at a time: the prior's, its distances and temporaries (four
-#: were measured), and one to spare.
+#: Most q x q matrices in memory while a joint covariance is computed: the prior's, its distances
+#: and temporaries (four were measured), and one in reserve.
 _COVARIANCES = 5
-#: n x n matrices alive at the worst moment of one training step: K, its distances, the
-#: matrix with noise, L, the inverse, W and two temporaries.
+#: Most n x n matrices in memory during one training step: K, its distances, the matrix with noise,
+#: L, the inverse, W and two temporaries.
 _LIVE_MATRICES = 8
-#: The same when a conditioned model grows: K, its distances, a factor and a temporary.
+#: Most n x n matrices in memory while a factor is extended: K, its distances, a factor and a
+#: temporary.
 _GROWING_MATRICES = 4
 
 
 def dense_bytes(n: int, itemsize: int = 8) -> int:
-    """Peak bytes of one training step that holds all its matrices.
+    """Return the peak bytes of one training step that holds all its matrices.
 
     Examples
     --------
@@ -53,7 +54,7 @@ def dense_bytes(n: int, itemsize: int = 8) -> int:
 def check_dense_memory(
     n: int, device: torch.device, itemsize: int = 8, settings: ExactSettings = EXACT_DEFAULTS
 ) -> None:
-    """Raise before a training that holds all its matrices is begun without room for them."""
+    """Raise MemoryBudgetError if a training step that holds all its matrices does not fit."""
     needed, available = dense_bytes(n, itemsize), settings.free_bytes(device)
     if available is not None and needed > available:
         most = math.isqrt(available // dense_bytes(1, itemsize))
@@ -80,10 +81,10 @@ def exact_bytes(
     groups: Sequence[int] = (),
     settings: ExactSettings = EXACT_DEFAULTS,
 ) -> int:
-    """Peak bytes of an exact fit to n distinct rows, and of predictions from it.
+    """Return the peak bytes of an exact fit to n distinct rows, and of predictions from it.
 
-    ``groups`` are the numbers of rows of the groups that are held out together, where there are
-    any: few and large ones take matrices of their own.
+    ``groups`` are the sizes of the groups of rows that are held out together; it is empty without
+    groups. Large groups need additional matrices.
 
     Examples
     --------
@@ -107,10 +108,11 @@ def plan_factor(
     groups: Sequence[int] = (),
     settings: ExactSettings = EXACT_DEFAULTS,
 ) -> torch.dtype:
-    """The precision in which a factor of n distinct rows fits; an error where none does.
+    """Return the dtype in which a factor of n distinct rows fits into memory.
 
-    That of the rows where there is memory for it, otherwise float32 for more than
-    ``settings.blocked_rows`` rows. To be asked before an exact fit is begun.
+    It is that of the rows if there is enough memory, otherwise float32 for more than
+    ``settings.blocked_rows`` rows. Raises MemoryBudgetError if neither fits. Called before an exact
+    fit begins.
     """
     available, others = memory_of_targets(device, settings)
     options = [dtype]
@@ -128,16 +130,16 @@ def plan_factor(
     assert available is not None
     itemsize = options[-1].itemsize
 
-    def of_some(rows: int) -> int:
-        """The same of a random subset: of every group its share."""
+    def needed_by_subset(rows: int) -> int:
+        """Return the bytes that a random subset needs, in which groups shrink in proportion."""
         some = [max(1, g * rows // n) for g in groups]
         return needed(rows, itemsize, some)
 
-    total, most = needed(n, itemsize, groups), _most_rows(available, of_some)
+    total, most = needed(n, itemsize, groups), _most_rows(available, needed_by_subset)
     raise _too_large(n, device, total, available, most, others)
 
 
-#: Memory that was free before the first of several targets, and targets beside the one at hand.
+#: Memory that was free before the first of several targets, and the number of other targets.
 _TARGETS: ContextVar[tuple[int, int] | None] = ContextVar("_TARGETS", default=None)
 
 
@@ -145,9 +147,9 @@ _TARGETS: ContextVar[tuple[int, int] | None] = ContextVar("_TARGETS", default=No
 def several_targets(
     device: torch.device, p: int, settings: ExactSettings = EXACT_DEFAULTS
 ) -> Iterator[None]:
-    """Within, a fit of one target leaves room for the factors of all p.
+    """Reserve memory for the factors of all p targets while each of them is fitted.
 
-    Memory is measured once, at the beginning, so that every target gets the same answer.
+    Free memory is measured once, at the beginning, so that all targets use the same precision.
     """
     available = settings.free_bytes(device) if p > 1 else None
     token = _TARGETS.set(None if available is None else (available, p - 1))
@@ -158,13 +160,13 @@ def several_targets(
 
 
 def memory_of_targets(device: torch.device, settings: ExactSettings) -> tuple[int | None, int]:
-    """Free memory, and how many factors of other targets have to fit into it as well."""
+    """Return the free memory, and how many factors of other targets have to fit into it too."""
     known = _TARGETS.get()
     return (settings.free_bytes(device), 0) if known is None else known
 
 
 def _most_rows(available: int, needed: Callable[[int], int]) -> int:
-    """The largest number of rows for which that suffices."""
+    """Return the largest number of rows for which ``needed(rows) <= available``."""
     few, many = 1, math.isqrt(available) + 1
     while many - few > 1:
         middle = (few + many) // 2
@@ -180,7 +182,7 @@ def covariance_bytes(
     itemsize: int = 8,
     settings: ExactSettings = EXACT_DEFAULTS,
 ) -> int:
-    """Peak bytes of the joint covariance of q points, from a factor of n rows.
+    """Return the peak bytes of the joint covariance of q points, from a factor of n rows.
 
     Examples
     --------
@@ -194,7 +196,7 @@ def covariance_bytes(
 def check_covariance_memory(
     q: int, n: int, device: torch.device, itemsize: int, settings: ExactSettings = EXACT_DEFAULTS
 ) -> None:
-    """Raise before a joint covariance is begun without room for it where the model is."""
+    """Raise MemoryBudgetError if a joint covariance does not fit on the model's device."""
 
     def needed(points: int) -> int:
         return covariance_bytes(points, n, device, itemsize, settings)
@@ -217,17 +219,17 @@ def can_keep_factors(
     before: int = 0,
     settings: ExactSettings = EXACT_DEFAULTS,
 ) -> bool:
-    """Whether a model that grows to n distinct rows can keep the factors of all its kernels.
+    """Return whether a model extended to n distinct rows can keep the factors of all its kernels.
 
-    Raises before a growth is begun for which there is no memory even with one factor at a time.
-    ``before`` is the number of distinct rows that the model has.
+    Raises MemoryBudgetError if the update does not fit even with one factor at a time. ``before``
+    is the number of distinct rows before the update.
     """
     available = settings.free_bytes(device)
     if available is None or _growing_bytes(n, factors, itemsize) <= available:
         return True
 
     def needed(rows: int) -> int:
-        # Of many rows a factor that cannot grow is made anew, in float32 if need be.
+        # Above blocked_rows a factor that cannot be extended is recomputed, in float32 if needed.
         return (
             _growing_bytes(rows, 1, itemsize)
             if rows <= settings.blocked_rows
@@ -247,13 +249,13 @@ def can_keep_factors(
 
 
 def _growing_bytes(n: int, factors: int, itemsize: int) -> int:
-    """Peak bytes of a growth from old factors to n rows, with so many factors kept."""
+    """Return the peak bytes of extending factors to n rows while ``factors`` of them are kept."""
     return (_GROWING_MATRICES + factors) * n * n * itemsize
 
 
 def can_grow(
     n: int, device: torch.device, itemsize: int, settings: ExactSettings = EXACT_DEFAULTS
 ) -> bool:
-    """Whether there is room for the matrices from which a grown factor of n rows comes."""
+    """Return whether there is memory for the matrices that extend a factor to n rows."""
     available = settings.free_bytes(device) if n > settings.blocked_rows else None
     return available is None or _growing_bytes(n, 1, itemsize) <= available

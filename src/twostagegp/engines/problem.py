@@ -22,7 +22,8 @@ from twostagegp.numerics.objectives import Factored, Objective
 __all__ = ["NOISE_PRIOR", "ObjectiveName", "Problem"]
 
 ObjectiveName = Literal["nll", "loo", "heldout", "ridge"]
-#: Prior of log(noise variance), for a standardised target: wide, with a pull to some noise.
+#: Mean and precision of the prior of log(noise variance), for a standardised target: wide, around
+#: a noise variance of 0.01.
 NOISE_PRIOR = (math.log(1e-2), 1.0 / 3.0**2)
 
 
@@ -64,7 +65,7 @@ class Problem:
         return [*self.kernel.bounds(), (floor, max(math.log(1e2), floor + 1.0))]
 
     def is_stale(self, parameters: Vector) -> bool:
-        """Whether the problem should be posed again near these parameters.
+        """Return whether the problem should be posed again near these parameters.
 
         Neighbours and inducing points depend on the lengthscales that they were found with.
         """
@@ -72,7 +73,7 @@ class Problem:
 
     @property
     def total(self) -> float:
-        """Rows that the value is a mean over: their weight, times the number of targets."""
+        """Total weight of the rows times the number of targets: the value is a mean over these."""
         return self._total
 
     def objective_of(self, f: Factored, rows: Rows, s: Tensor, R: Tensor | None) -> Objective:
@@ -80,12 +81,12 @@ class Problem:
         return objectives.terms(self.objective, f, rows, s, R).dense(f)
 
     def __call__(self, parameters: Vector) -> tuple[float, Vector]:
-        """Mean objective plus prior, and the gradient."""
+        """Return the mean objective plus prior, and its gradient."""
         self.evaluations += 1
         rows, theta, noise = self.rows, parameters[:-1], math.exp(parameters[-1])
         K, saved = self.kernel.evaluate(rows.X, theta)
         s = noise + rows.extra
-        # The noise is put on the diagonal and taken off again: K is needed without it below.
+        # The noise is added to the diagonal and removed again: K is needed without it below.
         diagonal = K.diagonal().clone()
         K.diagonal().add_(s / rows.c)
         L, jitter = safe_cholesky(K)
@@ -96,10 +97,10 @@ class Problem:
         gradient = np.empty(len(parameters))
         gradient[:-1] = self.kernel.gradient(rows.X, theta, K, saved, result.W)
         gradient[-1] = noise * float((result.W.diagonal() / rows.c + result.g).sum())
-        return self._a_row(parameters, result.value, gradient)
+        return self._per_row(parameters, result.value, gradient)
 
-    def _a_row(self, parameters: Vector, value: float, gradient: Vector) -> tuple[float, Vector]:
-        """An objective and its gradient with the prior, divided by the number of rows."""
+    def _per_row(self, parameters: Vector, value: float, gradient: Vector) -> tuple[float, Vector]:
+        """Return an objective and its gradient, plus the prior, divided by the number of rows."""
         scale = 1.0 / self._total
         if self.use_prior:
             penalty, slope = self._prior(parameters)

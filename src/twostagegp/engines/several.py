@@ -1,9 +1,9 @@
-"""Several targets over the same rows: what an engine does if it has nothing better.
+"""Several targets over the same rows, one target after the other.
 
 Every engine accepts rows whose target has K columns (``Rows.t`` of shape (m, K)). Its training
 problem is then the mean over the targets, its posterior's mean and held-out residuals have K
-columns, and so has the variance if the known noise differs by target. An engine that can share a
-factorisation between the targets does so; the two classes here treat one target after the other.
+columns, and so has the variance if the known noise differs by target. Engines that can share a
+factorisation between the targets do so; the two classes here serve the others.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SumProblem(Problem):
         start: Vector | None,
         use_prior: bool,
     ) -> SumProblem:
-        """Pose the problem of each target on an engine of its own; R has shape (b, K)."""
+        """Pose one problem per target, each on a separate engine; R has shape (b, K)."""
         problems = [
             engine.with_rows(rows).problem(
                 kernel, objective, None if R is None else R[:, k], batch, start
@@ -78,9 +78,9 @@ class SumProblem(Problem):
 
 
 class PerTargetPosterior:
-    """One posterior per target, answers side by side.
+    """One posterior per target; predictions have one column per target.
 
-    ``rows`` are those of all targets; kernel and parameters are common.
+    ``rows`` are those of all targets; kernel and parameters are common to the targets.
     """
 
     posteriors: list[Posterior]

@@ -138,7 +138,7 @@ class SparseProblem(Problem):
         gradient = kernel.gradient(self.Z, theta, K_zz, saved, 0.5 * (W_zz + W_zz.T))
         gradient = gradient + kernel.cross_gradient(self.Z, rows.X, theta, W_zx)
         gradient = gradient + kernel.diagonal_gradient(rows.X, theta, w_xx)
-        return self._a_row(parameters, float(loss.detach()), np.append(gradient, float(by_noise)))
+        return self._per_row(parameters, float(loss.detach()), np.append(gradient, float(by_noise)))
 
     def _loss(self, K_zz: Tensor, K_zx: Tensor, k_xx: Tensor, log_noise: Tensor) -> Tensor:
         rows = self.rows

@@ -83,8 +83,8 @@ def two_stage_report(data: Prepared, fit: TwoStageFit) -> FitReport:
     }
     winner = None if isinstance(fit.variance, ConstantVariance) else fit.variance.candidate
     chosen = {id(winner): 1.0} if winner else {}
-    everyone = [*fit.mean.searched, *fit.variance.everyone]
-    full = sum(c.full_evaluations for c in everyone)
+    candidates = [*fit.mean.searched, *fit.variance.searched]
+    full = sum(c.full_evaluations for c in candidates)
     calibration = fit.calibration.label
     if fit.calibration.note:
         calibration += f" ({fit.calibration.note})"
@@ -98,14 +98,14 @@ def two_stage_report(data: Prepared, fit: TwoStageFit) -> FitReport:
         noise_std=data.scaling.y_scale * math.sqrt(fit.noise),
         jitter=largest_jitter(fit),
         seconds=dict(fit.seconds),
-        evaluations=sum(c.evaluations + c.refit_evaluations for c in everyone),
+        evaluations=sum(c.evaluations + c.refit_evaluations for c in candidates),
         full_evaluations=full,
         full_factorizations=full + fit.conditionings,
-        seconds_saved=_saved(everyone),
+        seconds_saved=_saved(candidates),
         gradient_norm=winner.gradient_norm if winner else math.nan,
         refits=fit.n_refits,
         candidates=candidate_rows(fit.mean.searched, "mean", weights),
-        variance_candidates=candidate_rows(fit.variance.everyone, "variance", chosen),
+        variance_candidates=candidate_rows(fit.variance.searched, "variance", chosen),
         warnings=_warnings(data) + _ignored_weights(fit),
     )
 

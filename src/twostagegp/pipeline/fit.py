@@ -87,9 +87,8 @@ def _constant_parts(data: Prepared, options: Options) -> TwoStageFit:
     weight = data.merged.weight
     noise = max(float(weight @ residuals**2 / weight.sum()), options.noise_floor)
     variance = ConstantVariance(noise, len(data.rows))
-    calibration = Calibration(
-        "none", 1.0, residuals / np.sqrt(noise), weight, note="too little to learn from"
-    )
+    note = "too few distinct rows, no column in use or a constant target"
+    calibration = Calibration("none", 1.0, residuals / np.sqrt(noise), weight, note=note)
     mean = StackedMean([model], np.ones(1), residuals)
     return TwoStageFit(mean, variance, calibration, {}, 0, options.noise_floor)
 

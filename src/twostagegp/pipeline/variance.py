@@ -66,7 +66,7 @@ class GPVariance:
 
     kernel: Kernel
     candidate: Candidate
-    everyone: list[Candidate]
+    searched: list[Candidate]
     posterior: Posterior
     heldout_variance: Array  # one per distinct row that was held out
     search: KernelSearch | None = None
@@ -105,7 +105,7 @@ class ConstantVariance:
 
     label = "constant"
     kernel = None
-    everyone: Sequence[Candidate] = ()
+    searched: Sequence[Candidate] = ()
     search = None
     noise: float
     heldout_variance: Array

@@ -30,6 +30,8 @@ def with_present_names(parts: Any) -> Any:
                 _complete_report(state, made)
             elif name == "FitReport":
                 _rename(state, full_factorisations="full_factorizations")
+            elif name == "GPVariance":
+                _rename(state, everyone="searched")
             elif name == "LocalScale":
                 _rename(state, telling="uses_mean")
             elif name == "LocalScaleSettings":

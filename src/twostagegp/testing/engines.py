@@ -1,14 +1,14 @@
-"""What every engine must satisfy, as tests to inherit.
+"""Tests that every engine must pass, to be inherited.
 
-A subclass says how to make the engine; pytest finds the inherited tests::
+A subclass defines how to make the engine; pytest finds the inherited tests::
 
     class TestMyEngine(EngineContract):
         def make_engine(self, rows, noise_floor):
             return MyEngine(rows, noise_floor=noise_floor)
 
 The tests compare an engine with itself (derivatives with finite differences, held-out predictions
-with predictions that never saw the row, extended posteriors with new ones) and, if the engine can
-use all rows for every prediction, with brute force.
+with predictions from the other rows, extended posteriors with new ones) and, if the engine can use
+all rows for every prediction, with brute force.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class EngineContract:
         Whether the engine that :meth:`make_engine` makes predicts from all rows, so that it must
         agree with brute force.
     extends_exactly : bool
-        Whether an extended posterior predicts as one that is conditioned anew.
+        Whether an extended posterior predicts the same as a new one on all rows.
     exact_gradients : bool
-        Whether derivatives of training problems are exact, not estimated.
+        Whether derivatives of training problems are exact rather than estimated.
     several_targets : bool
-        Whether rows may have several targets, which the classifier needs.
+        Whether rows may have several targets, as the classifier requires.
     tolerance : float
         Largest difference from brute force, for a target of about unit size.
     """
@@ -88,12 +88,12 @@ class EngineContract:
 
     @property
     def parameters(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """(theta, log noise variance) of the tests."""
+        """Parameters (theta, log noise variance) of the tests."""
         return np.array([-0.1, 0.4, 0.2, np.log(0.1)])
 
     @property
     def queries(self) -> Tensor:
-        """Points to predict, of which one is a training row."""
+        """Points to predict; the last one is a training row."""
         new = np.random.default_rng(1).normal(size=(7, 2))
         return torch.cat([torch.as_tensor(new), example_rows().X[:1]])
 
@@ -156,7 +156,7 @@ class EngineContract:
 
     # --- held-out rows ---------------------------------------------------------------------------
 
-    def test_some_held_out_rows_are_those_of_all(self) -> None:
+    def test_heldout_of_an_index_equals_the_same_rows_of_all(self) -> None:
         for kind in self.kinds:
             posterior = self.posterior(example_rows(kind))
             index = torch.tensor([5, 2, 17])
@@ -166,7 +166,7 @@ class EngineContract:
                 torch.testing.assert_close(getattr(some, part), expected, atol=1e-8, rtol=1e-8)
 
     def test_held_out_predictions_do_not_depend_on_the_row(self) -> None:
-        """Changing a target changes the residual by as much, and its prediction not at all."""
+        """Change a target: its residual changes by as much, its held-out prediction does not."""
         for kind in ("plain", "grouped"):
             rows = example_rows(kind)
             t = rows.t.clone()
@@ -212,7 +212,7 @@ class EngineContract:
                     slope = (problem(x + step)[0] - problem(x - step)[0]) / 2e-5
                     assert abs(slope - gradient[j]) < 1e-5, (kind, objective, j)
 
-    def test_a_batch_of_all_rows_is_the_whole_problem(self) -> None:
+    def test_a_batch_of_all_rows_equals_the_whole_problem(self) -> None:
         rows, x = example_rows(), self.parameters
         engine = self.make_engine(rows, 1e-8)
         for objective in self.objectives:
@@ -221,7 +221,7 @@ class EngineContract:
             batch = engine.problem(self.kernel, objective, R, torch.arange(len(rows)), x)
             assert abs(whole(x)[0] - batch(x)[0]) < 1e-10
 
-    def test_a_small_batch_is_a_problem(self) -> None:
+    def test_a_small_batch_has_a_finite_value_and_gradient(self) -> None:
         engine, x = self.make_engine(example_rows(), 1e-8), self.parameters
         for objective in self.objectives:
             R = torch.ones(8, dtype=torch.float64)
@@ -250,7 +250,7 @@ class EngineContract:
             rows, t=t, q=torch.zeros_like(rows.q), extra=extra if own_noise else rows.extra
         )
 
-    def test_several_targets_are_predicted_as_each_alone(self) -> None:
+    def test_several_targets_are_predicted_as_each_target_alone(self) -> None:
         if not self.several_targets:
             return
         for kind, own_noise in product(self.kinds, (False, True)):
@@ -269,7 +269,7 @@ class EngineContract:
             found = found if own_noise else found[:, :, None].expand(-1, -1, 3)
             torch.testing.assert_close(found, covariance, atol=1e-7, rtol=1e-7)
 
-    def test_several_targets_are_held_out_as_each_alone(self) -> None:
+    def test_several_targets_are_held_out_as_each_target_alone(self) -> None:
         if not self.several_targets:
             return
         index = torch.tensor([5, 2, 17])
@@ -311,7 +311,7 @@ class EngineContract:
 
     # --- other rows ------------------------------------------------------------------------------
 
-    def test_a_subset_is_the_engine_of_those_rows(self) -> None:
+    def test_a_subset_predicts_as_an_engine_on_those_rows(self) -> None:
         rows, index = example_rows("weighted"), np.arange(0, 30, 2)
         part = self.make_engine(rows, 1e-8).subset(index)
         assert len(part.rows) == len(index)
@@ -319,7 +319,7 @@ class EngineContract:
         expected = self.posterior(rows.subset(index)).mean(self.queries)
         torch.testing.assert_close(found, expected)
 
-    def test_other_targets_and_floors(self) -> None:
+    def test_targets_and_noise_floor_can_be_replaced(self) -> None:
         rows = example_rows()
         engine = self.make_engine(rows, 1e-8)
         residuals = rows.with_target(-2.0 * rows.t)
@@ -331,15 +331,15 @@ class EngineContract:
         torch.testing.assert_close(found.mean(self.queries), -2.0 * before.mean(self.queries))
         torch.testing.assert_close(found.variance(self.queries), before.variance(self.queries))
 
-    def test_more_rows_are_as_good_as_conditioned_anew(self) -> None:
+    def test_an_extended_posterior_predicts_as_a_new_one(self) -> None:
         rows = example_rows("weighted", n=36)
         c = rows.c.clone()
         c[3] = 1.0
         first = Rows(rows.X, rows.t, c, rows.q, rows.extra).subset(np.arange(30))
         extended = self.posterior(first).extended(rows, torch.tensor([3]))
-        anew = self.posterior(rows)
+        new = self.posterior(rows)
         if self.extends_exactly:
-            torch.testing.assert_close(extended.mean(self.queries), anew.mean(self.queries))
-            found, expected = extended.variance(self.queries), anew.variance(self.queries)
+            torch.testing.assert_close(extended.mean(self.queries), new.mean(self.queries))
+            found, expected = extended.variance(self.queries), new.variance(self.queries)
             torch.testing.assert_close(found, expected, atol=self.tolerance, rtol=1e-6)
         assert len(extended.rows) == 36

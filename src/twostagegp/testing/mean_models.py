@@ -1,13 +1,13 @@
-"""What every mean model must satisfy, as tests to inherit.
+"""Tests that every mean model must pass, to be inherited.
 
-A subclass says how to fit the model to a table; pytest finds the inherited tests::
+A subclass defines how to fit the model to a table; pytest finds the inherited tests::
 
     class TestMyMean(MeanModelContract):
         def make_model(self, data):
             return MyMean(data.merged)
 
-The most important one: a held-out residual comes from a prediction that has seen neither the target
-of its row nor, with groups, that of any row of the group.
+The most important one: a held-out residual comes from a prediction that depends neither on the
+target of its row nor, with groups, on the target of any row of the group.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["MeanModelContract", "example_table"]
 
 Array = NDArray[np.float64]
 
-#: Rows and columns of the tables of the tests.
+#: Numbers of rows and columns of the test tables.
 _N_ROWS, _N_COLUMNS = 40, 2
 
 
@@ -56,7 +56,7 @@ def example_table(
 def _prepared(
     X: Array, y: Array, weight: Array | None = None, groups: NDArray[np.int64] | None = None
 ) -> Prepared:
-    """Return a table without standardisation, which would spread each target over all rows."""
+    """Return a table without standardisation, which would make every row depend on each target."""
     merged = merge_rows(X, y, weight, groups=groups)
     rows = to_rows(merged, torch.device("cpu"), torch.float64)
     d = X.shape[1]
@@ -93,7 +93,7 @@ class MeanModelContract:
         return torch.as_tensor(np.random.default_rng(1).normal(size=(7, _N_COLUMNS)))
 
     def heldout_predictions(self, data: Prepared) -> Array:
-        """Return the prediction of every row of the table by models that have not seen it."""
+        """Return the held-out prediction of every row of the table."""
         return data.merged.y - np.asarray(self.make_model(data).heldout_residuals)
 
     def assert_same_predictions(self, one: Any, other: Any) -> None:
@@ -116,14 +116,14 @@ class MeanModelContract:
         assert bool((queries == given).all()), "predict changed its input"
 
     def test_every_row_of_the_table_has_a_held_out_residual(self) -> None:
-        """One per row, rows with equal inputs included."""
+        """Check that there is one residual per row, also for rows with equal inputs."""
         data = example_table()
         residuals = self.make_model(data).heldout_residuals
         assert residuals.shape == (data.n_rows,)
         assert residuals.dtype == np.float64
         assert np.isfinite(residuals).all()
 
-    def test_a_row_is_predicted_alone_as_in_a_batch(self) -> None:
+    def test_a_prediction_does_not_depend_on_the_other_queries(self) -> None:
         model = self.make_model(example_table())
         alone = torch.cat([model.predict(point[None]) for point in self.queries])
         together = model.predict(self.queries)
@@ -165,7 +165,7 @@ class MeanModelContract:
             assert difference < 10 * self.tolerance, f"group {group}"
 
     def test_held_out_predictions_use_the_other_rows(self) -> None:
-        """If all targets are larger by 3, so are the held-out predictions, at least in part."""
+        """Add 3 to all targets: held-out predictions rise by more than 1 on average."""
         before = example_table()
         shifted = self.heldout_predictions(example_table(before.merged.y + 3.0))
         assert float(np.mean(shifted - self.heldout_predictions(before))) > 1.0
@@ -186,8 +186,8 @@ class MeanModelContract:
         )
         self.assert_same_predictions(weighted, repeated)
 
-    def test_more_rows_keep_the_held_out_residuals(self) -> None:
-        """Three rows are appended and one repeats known inputs; the first model is unchanged."""
+    def test_extending_keeps_the_held_out_residuals_and_the_first_model(self) -> None:
+        """Append four rows, one of which repeats known inputs."""
         data = example_table()
         model = self.make_model(data)
         before = model.predict(self.queries).clone()

@@ -1,23 +1,22 @@
-r"""A Cholesky factor in one n x n buffer, block by block, and what is asked of it.
+r"""A Cholesky factor in one n x n buffer, computed block by block, and operations on it.
 
-Block columns are factorised from left to right, each when it is first needed: with the blocks
-left of it known,
+Block columns are factorised from left to right. With the blocks to the left known,
 
 .. math::
 
     L_{:k} = \big( K_{:k} - L_{:,<k} L_{k,<k}^\top \big) L_{kk}^{-\top} , \qquad
     L_{kk} L_{kk}^\top = K_{kk} - L_{k,<k} L_{k,<k}^\top ,
 
-so that K itself never exists: a block column of the kernel is evaluated, turned into one of L and
-stored in its place. Nearly all work is matrix products. Solves use the inverses of the diagonal
-blocks, which are kept. The diagonal of :math:`K^{-1}` comes from block columns of :math:`L^{-1}`,
-which are made one at a time and thrown away,
+so that K is never stored: a block column of it is evaluated, turned into a block column of L and
+written into the buffer. Nearly all operations are matrix products. Solves use the inverses of the
+diagonal blocks, which are kept. The diagonal of :math:`K^{-1}` comes from block columns of
+:math:`L^{-1}`, which are computed one at a time and discarded,
 
 .. math::
 
     (K^{-1})_{jj} = \sum_{i \ge j} (L^{-1})_{ij}^2 .
 
-Beside the buffer no more than a few block columns are held. The factor and that diagonal take
+Apart from the buffer only a few block columns are in memory. The factor and that diagonal take
 :math:`n^3 / 3` floating point operations each.
 """
 
@@ -33,17 +32,18 @@ from twostagegp.numerics.linalg import JITTERS, not_finite, not_positive_definit
 
 __all__ = ["BlockedFactor", "blocked_bytes"]
 
-#: Block columns alive at the worst moment: the kernel's panel with its distances and temporaries.
+#: Most block columns in memory at a time: the kernel's panel with its distances and temporaries.
 _LIVE_PANELS = 12
 
-#: Entries [k0:, k0:k1] of a symmetric matrix, shape (n - k0, k1 - k0); may be changed.
+#: Returns the entries [k0:, k0:k1] of a symmetric matrix, shape (n - k0, k1 - k0), in a tensor that
+#: the caller may change.
 Panel = Callable[[int, int], Tensor]
 
 
 def blocked_bytes(
     n: int, device: torch.device, itemsize: int = 8, settings: ExactSettings = EXACT_DEFAULTS
 ) -> int:
-    """Peak bytes of a factorisation and of all that is asked of the factor.
+    """Return the peak bytes of a factorisation and of all operations on the factor.
 
     Examples
     --------
@@ -64,7 +64,7 @@ class BlockedFactor:
     n : int
         Rows of the matrix.
     like : Tensor
-        Its dtype and device are those of the factor.
+        The factor has its dtype and device.
     block : int
         Rows of a block.
 
@@ -73,7 +73,7 @@ class BlockedFactor:
     buffer : Tensor of shape (n, n)
         L on and below the diagonal, zero above it.
     jitter : float
-        What was added to the diagonal; usually 0.
+        The number that was added to the diagonal; usually 0.
 
     Examples
     --------
@@ -91,7 +91,7 @@ class BlockedFactor:
 
     @classmethod
     def of(cls, buffer: Tensor, block: int, jitter: float = 0.0) -> BlockedFactor:
-        """A factor that is there already: lower triangular, zero above the diagonal."""
+        """Wrap an existing factor, which is lower triangular with zeros above the diagonal."""
         factor = cls.__new__(cls)
         factor.block, factor.buffer, factor.jitter = block, buffer, jitter
         factor._inverses = [_inverse(buffer[a:b, a:b]) for a, b in factor._blocks()]
@@ -106,7 +106,7 @@ class BlockedFactor:
             yield start, min(start + self.block, n)
 
     def _factorise(self, panel: Panel) -> float:
-        """Fill the buffer; with a larger jitter from the beginning where a pivot fails."""
+        """Fill the buffer and return the jitter; if a pivot fails, restart with a larger one."""
         jitter, scale = 0.0, 0.0
         for relative in (0.0, *JITTERS):
             jitter = relative * scale
@@ -117,7 +117,10 @@ class BlockedFactor:
         raise not_positive_definite(len(self), self.buffer.dtype, jitter, scale)
 
     def _attempt(self, panel: Panel, jitter: float) -> float | None:
-        """None, or the mean of the diagonal where this jitter is too small."""
+        """Fill the buffer and return None; if the jitter is too small, return the mean diagonal.
+
+        That is the mean over the diagonal of the block that fails.
+        """
         L = self.buffer
         self._inverses: list[Tensor] = []
         for a, b in self._blocks():
@@ -144,9 +147,10 @@ class BlockedFactor:
         return None
 
     def half_solve_(self, B: Tensor, first: int = 0) -> Tensor:
-        r"""In place: :math:`L^{-1} B`, B of shape (n - first, m).
+        r"""Compute :math:`L^{-1} B` in place, for B of shape (n - first, m).
 
-        With ``first``, a multiple of the block, by the part of L below and right of that row.
+        With ``first``, a multiple of the block, L is the part of the factor from that row and
+        column on.
         """
         for a, b in self._blocks(first):
             part = B[a - first : b - first]
@@ -156,7 +160,7 @@ class BlockedFactor:
         return B
 
     def back_solve_(self, B: Tensor) -> Tensor:
-        r"""In place: :math:`L^{-\top} B`, B of shape (n, m)."""
+        r"""Compute :math:`L^{-\top} B` in place, for B of shape (n, m)."""
         for a, b in reversed(list(self._blocks())):
             part = B[a:b]
             if b < len(self):
@@ -165,18 +169,18 @@ class BlockedFactor:
         return B
 
     def solve(self, B: Tensor) -> Tensor:
-        r""":math:`(L L^\top)^{-1} B` for a vector (n,) or a matrix (n, m)."""
+        r"""Return :math:`(L L^\top)^{-1} B` for a vector (n,) or a matrix (n, m)."""
         columns = B.to(self.buffer.dtype).reshape(len(self), -1).clone()
         return self.back_solve_(self.half_solve_(columns)).reshape(B.shape)
 
     def log_determinant(self) -> Tensor:
-        r""":math:`\log \det L L^\top`."""
+        r"""Return :math:`\log \det L L^\top`."""
         return 2.0 * self.buffer.diagonal().double().log().sum()
 
     def inverse_diagonal(self) -> Tensor:
-        r"""Diagonal of :math:`(L L^\top)^{-1}`, shape (n,)."""
+        r"""Return the diagonal of :math:`(L L^\top)^{-1}`, shape (n,)."""
         n, kappa = len(self), torch.empty_like(self.buffer[0])
-        width = 4 * self.block  # columns of L^-1 that are made together
+        width = 4 * self.block  # columns of L^-1 that are computed together
         for a in range(0, n, width):
             b = min(a + width, n)
             Z = torch.zeros(n - a, b - a, dtype=kappa.dtype, device=kappa.device)
@@ -185,13 +189,13 @@ class BlockedFactor:
         return kappa
 
     def inverse_columns(self, index: Tensor) -> Tensor:
-        r"""Columns of :math:`L^{-1}`, shape (n, len(index))."""
+        r"""Return columns of :math:`L^{-1}`, shape (n, len(index))."""
         E = torch.zeros(len(self), len(index), dtype=self.buffer.dtype, device=self.buffer.device)
         E[index, torch.arange(len(index), device=E.device)] = 1.0
         return self.half_solve_(E)
 
 
 def _inverse(D: Tensor) -> Tensor:
-    """Inverse of a lower triangular block."""
+    """Return the inverse of a lower triangular block."""
     eye = torch.eye(len(D), dtype=D.dtype, device=D.device)
     return torch.linalg.solve_triangular(D, eye, upper=False)

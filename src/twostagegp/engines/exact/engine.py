@@ -6,9 +6,9 @@ r"""The exact engine: one dense Cholesky factor of all training rows.
     \hat v(x) = k_\theta(x, x) - \|L^{-1} k_x\|^2, \qquad
     L L^\top = K_\theta + \mathrm{diag}(s / c), \quad \alpha = (L L^\top)^{-1} t .
 
-The mean needs only :math:`\alpha`; the factor is touched when a variance is asked for. Up to
-``settings.blocked_rows`` rows the linear algebra is LAPACK's, with several matrices of n x n
-numbers alive in training; above, that of ``blocked.py`` and ``large.py``, with one.
+The mean needs only :math:`\alpha`; variances need the factor. Up to ``settings.blocked_rows`` rows
+the linear algebra is that of LAPACK, with several n x n matrices in memory during training; above,
+it is that of ``blocked.py`` and ``large.py``, with one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["ExactEngine", "ExactPosterior", "Work"]
 
 @dataclass
 class Work:
-    """How often all rows were factorised outside training (which counts its own)."""
+    """Number of factorisations of all rows outside training (training counts its own)."""
 
     full_rows: int
     full_conditionings: int = 0
@@ -81,12 +81,12 @@ class ExactEngine:
 
     def subset(self, index: NDArray[np.int64]) -> ExactEngine:
         rows = self.rows.subset(index)
-        # A part for which one matrix in full precision is no larger than the whole in its own.
+        # A matrix of these rows in full precision is no larger than one of all rows in float32.
         fits = 2 * len(rows) ** 2 <= len(self.rows) ** 2
         return replace(self, rows=rows, factor_dtype=None if fits else self.factor_dtype)
 
     def to(self, device: torch.device) -> ExactEngine:
-        """The same on another device."""
+        """Return the engine on another device."""
         return replace(self, rows=self.rows.to(device))
 
     def with_rows(self, rows: Rows) -> ExactEngine:
@@ -135,7 +135,7 @@ class ExactPosterior:
     True
     """
 
-    #: Of a posterior from a file, which does not hold them.
+    #: Default for posteriors from a file, which does not contain the settings.
     settings = EXACT_DEFAULTS
     kernel: Kernel
     parameters: Vector
@@ -163,7 +163,7 @@ class ExactPosterior:
         self.alpha = self._solved() if blocked is None else blocked.alpha
 
     def rebuild_factor(self) -> None:
-        """The factor from rows and hyperparameters, as after a file without it."""
+        """Compute the factor from rows and hyperparameters, e.g. if it was not stored in a file."""
         X, dtype = self.rows.X, None
         if self._large:
             dtype = plan_factor(len(X), X.device, X.dtype, (), self.settings)
@@ -171,7 +171,7 @@ class ExactPosterior:
 
     @property
     def _large(self) -> bool:
-        """Whether the factor is made and used block by block."""
+        """Whether the factor is computed and used block by block."""
         return len(self.rows) > self.settings.blocked_rows
 
     @property
@@ -180,7 +180,7 @@ class ExactPosterior:
         return self.settings.block_size(len(self.rows), self.rows.X.device)
 
     def _factorise(self, dtype: torch.dtype | None) -> BlockedInverse | None:
-        """Set the factor; of many rows also what its blocks can do, while they are at hand."""
+        """Set the factor; if it is a blocked one, return its inverse, which reuses its blocks."""
         if self._large:
             blocked = BlockedInverse.of(self.kernel, self.parameters, self.rows, self._block, dtype)
             self._factor, self.jitter = blocked.factor.buffer, blocked.factor.jitter
@@ -191,7 +191,7 @@ class ExactPosterior:
         return None
 
     def _blocked(self) -> BlockedInverse:
-        """The factor with what its blocks can do."""
+        """Return the inverse of the covariance through the blocked factor."""
         noise = self._noises() / self.rows.c
         panels = CovariancePanels(
             self.kernel, self.parameters[:-1], self.rows.X, noise, self._block
@@ -201,7 +201,7 @@ class ExactPosterior:
         )
 
     def _solved(self) -> Tensor:
-        """The solution for the target."""
+        """Return alpha, the solution for the target."""
         if self._large:
             return self._blocked().alpha
         return cholesky_solve(self.L, self.rows.t)
@@ -216,18 +216,18 @@ class ExactPosterior:
         self._factor = None
 
     def extended(self, rows: Rows, changed: Tensor) -> ExactPosterior:
-        """The same hyperparameters conditioned on more rows.
+        """Return the posterior on more rows at the same hyperparameters.
 
-        The factor is taken over up to the first row that has changed; from there on, and for the
-        rows that are new, it is computed. Where it was dropped, all of it is; so it is of more than
-        ``settings.blocked_rows`` rows where only one matrix fits.
+        The factor is reused up to the first row that has changed; from there on, and for the new
+        rows, it is computed. It is computed as a whole if it was dropped, and for more than
+        ``settings.blocked_rows`` rows if only one matrix fits into memory.
 
         Parameters
         ----------
         rows : Rows
-            These rows, in their order, and new ones after them.
+            The rows of this posterior, in the same order, followed by the new ones.
         changed : integer Tensor
-            Those of these rows whose weight is another one now.
+            Numbers of the rows of this posterior whose weight has changed.
         """
         posterior = copy(self)
         posterior.rows = rows
@@ -244,12 +244,12 @@ class ExactPosterior:
         return posterior
 
     def _can_grow(self) -> bool:
-        """Whether there is room for the matrices from which a grown factor comes."""
+        """Return whether there is memory for the matrices that extend the factor."""
         X = self.rows.X
         return can_grow(len(X), X.device, X.element_size(), self.settings)
 
     def _grown_factor(self, L: Tensor, changed: Tensor) -> Tensor | None:
-        """The factor of all rows, from one of the first of them."""
+        """Return the factor of all rows, from the factor L of the first rows."""
         same = int(changed.min()) if len(changed) else len(L)
         if same == 0:
             return None
@@ -263,7 +263,7 @@ class ExactPosterior:
         return self.noise + self.rows.extra
 
     def factored(self) -> tuple[Factored, Tensor]:
-        """What the objectives ask for: factor, inverse and solution, and the noise variances."""
+        """Return factor, inverse and solution, which the objectives need, and noise variances."""
         return Factored(self.L, cholesky_inverse(self.L), self.alpha), self._noises()
 
     def heldout(self, index: Tensor | None = None) -> Heldout:
@@ -302,9 +302,9 @@ class ExactPosterior:
         return prior - (V.T @ V).to(prior.dtype)
 
     def _half_solve(self, queries: int) -> Callable[[Tensor], Tensor]:
-        r""":math:`L^{-1} B` for matrices B of so many columns in all."""
+        r"""Return a function that computes :math:`L^{-1} B`, for ``queries`` columns in total."""
         L = self.L
-        # From 256 queries on, inverses of the factor's diagonal blocks are worth making.
+        # From 256 queries on, inverting the diagonal blocks of the factor pays off.
         if not self._large or queries < 256:
             return lambda B: torch.linalg.solve_triangular(L, B.to(L.dtype), upper=False)
         factor = BlockedFactor.of(L, self._block)
@@ -317,5 +317,5 @@ class ExactPosterior:
         return torch.cat([of(part) for part in torch.split(X, self._chunk_size(X))])
 
     def _chunk_size(self, X: Tensor) -> int:
-        """Queries of a panel."""
+        """Return the number of queries that are predicted at a time."""
         return max(1, self.settings.prediction_entries(X.device) // max(1, len(self.rows)))

@@ -1,23 +1,24 @@
-r"""Training on rows for which one n x n matrix fits, and no second one.
+r"""Training on so many rows that only one n x n matrix fits into memory.
 
-The value of an objective is exact: the factor, and for held-out densities the diagonal of its
-inverse (``blocked.py``), :math:`n^3/3` operations each. Its derivatives would need the inverse and
-a product of it, several times as much. They are estimated instead: with p vectors z of random signs
+The value of an objective is exact. It needs the factor and, for held-out densities, the diagonal of
+the inverse (``blocked.py``), :math:`n^3/3` operations each. Its derivatives would need the inverse
+and a product with it, several times as many operations. They are estimated instead: with p vectors
+z of random signs
 
 .. math::
 
     a A + A B A = \mathrm E\big[\, (a z + A B z) (A z)^\top \big]
     \approx \tfrac1p \sum_z (a z + A B z) (A z)^\top ,
 
-which costs 2p solves. The signs are the same in every evaluation of a problem, so that results
-repeat. The standard error of a derivative falls with :math:`1/\sqrt p`. The step that it sends a
-parameter astray is small beside what the rows themselves leave open about it (``docs/scale.md`` has
-it measured).
+which costs 2p solves. The signs are the same in every evaluation of a problem, so that results are
+reproducible. The standard error of a derivative falls with :math:`1/\sqrt p`. The resulting error
+of a parameter is small compared with the parameter's uncertainty given the rows (``docs/scale.md``
+has measurements).
 
-**Float32.** Where the matrix fits in float32 only, the factor is float32 and
-serves as the preconditioner of conjugate gradients on the float64 matrix, which is evaluated panel
-by panel: solutions are float64 again. Determinant and held-out variances keep the rounding of
-the factor.
+**Float32.** If the matrix fits into memory only in float32, the factor is float32 and serves as the
+preconditioner of conjugate gradients on the float64 matrix, which is evaluated panel by panel, so
+that solutions have float64 precision. Determinant and held-out variances have the rounding errors
+of the factor.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ from twostagegp.numerics.linalg import Blocks, block_inverses
 
 __all__ = ["BlockedInverse", "LargeProblem", "group_bytes"]
 
-#: Relative residual to which solutions with a float32 factor are refined, and steps at most.
+#: Relative residual to which solutions with a float32 factor are refined, and most steps of this.
 _REFINED, _MOST_STEPS = 1e-10, 200
-#: Columns of L^-1 that are held at once for the blocks of groups.
+#: Columns of L^-1 that are in memory at a time for the blocks of groups.
 _GROUP_COLUMNS = 4096
 
 
 @dataclass
 class BlockedInverse:
-    """The inverse of a covariance through its blocked factor: all that objectives ask of it.
+    """The inverse of a covariance through its blocked factor, as the objectives need it.
 
     Attributes
     ----------
@@ -93,17 +94,17 @@ class BlockedInverse:
         return self.factor.inverse_diagonal().to(self.t.dtype)
 
     def half_log_determinant(self) -> Tensor:
-        """Half the logarithm of the determinant."""
+        """Return half the logarithm of the determinant of the covariance."""
         return 0.5 * self.factor.log_determinant()
 
     def solve(self, v: Tensor) -> Tensor:
-        """A v, refined where the factor has fewer digits than v."""
+        """Return A v, refined if the factor has a lower precision than v."""
         if self.factor.buffer.dtype == v.dtype:
             return self.factor.solve(v)
         return self._refined(v)
 
     def _refined(self, v: Tensor) -> Tensor:
-        """Conjugate gradients, preconditioned by the factor."""
+        """Return A v by conjugate gradients, preconditioned by the factor."""
         x, r = torch.zeros_like(v), v.clone()
         wanted = _REFINED * float(v.norm())
         if wanted == 0.0:
@@ -126,24 +127,24 @@ class BlockedInverse:
         )
 
     def block_inverses(self, blocks: list[Tensor]) -> Blocks:
-        r"""Inverses of :math:`A_{GG} = (L^{-1})_{:G}^\top (L^{-1})_{:G}`."""
+        r"""Return the inverses of :math:`A_{GG} = (L^{-1})_{:G}^\top (L^{-1})_{:G}`."""
         batches: list[tuple[Tensor, Tensor]] = []
         for some in _by_columns(blocks, _GROUP_COLUMNS):
             index = torch.cat(some)
-            places = torch.arange(len(index), device=index.device)
-            local = list(torch.split(places, [len(block) for block in some]))
+            positions = torch.arange(len(index), device=index.device)
+            local = list(torch.split(positions, [len(block) for block in some]))
             part = block_inverses(self._inverse_at(index), local)
             batches += [(index[where], values) for where, values in part.batches]
         return Blocks(batches)
 
     def _inverse_at(self, index: Tensor) -> Tensor:
-        """Entries of A at these rows and columns; the columns of L^-1 are let go."""
+        """Return the entries of A at these rows and columns; the columns of L^-1 are freed."""
         Z = self.factor.inverse_columns(index)
         return (Z.T @ Z).to(self.t.dtype)
 
 
 def group_bytes(n: int, sizes: Sequence[int], itemsize: int = 8) -> int:
-    """Peak bytes that groups of so many rows take beside the factor; 0 without groups.
+    """Return the peak bytes that groups of these sizes take in addition to the factor.
 
     Examples
     --------
@@ -152,7 +153,7 @@ def group_bytes(n: int, sizes: Sequence[int], itemsize: int = 8) -> int:
     """
     if not sizes:
         return 0
-    wide = max(min(n, _GROUP_COLUMNS), max(sizes))  # columns of L^-1 at once, at most
+    wide = max(min(n, _GROUP_COLUMNS), max(sizes))  # most columns of L^-1 at a time
     held = sum(g * g for g in sizes)  # the inverses of the blocks
     batch = min(wide * max(sizes), held)  # one list of them
     # A panel of L^-1 and its square; then that square, a batch, its factor and its inverse.
@@ -162,7 +163,7 @@ def group_bytes(n: int, sizes: Sequence[int], itemsize: int = 8) -> int:
 
 
 def _by_columns(blocks: list[Tensor], most: int) -> list[list[Tensor]]:
-    """Blocks in lists of at most ``most`` rows together, or of one block."""
+    """Return the blocks in lists of at most ``most`` rows in total; a larger block is alone."""
     lists: list[list[Tensor]] = []
     size = most
     for block in blocks:
@@ -181,16 +182,16 @@ class LargeProblem(Problem):
     Parameters
     ----------
     factor_dtype : torch.dtype or None
-        Of the matrix; None for that of the rows.
+        Precision of the matrix; None for that of the rows.
     settings : ExactSettings
-        Sizes of the blocks, and random vectors of a derivative.
+        Block sizes, and the number of random vectors for derivatives.
     """
 
     factor_dtype: torch.dtype | None = None
     settings: ExactSettings = EXACT_DEFAULTS
 
     def __call__(self, parameters: Vector) -> tuple[float, Vector]:
-        """Mean objective plus prior, and the estimated gradient."""
+        """Return the mean objective plus prior, and its estimated gradient."""
         self.evaluations += 1
         rows = self.rows
         block = self.settings.block_size(len(rows), rows.X.device)
@@ -203,10 +204,10 @@ class LargeProblem(Problem):
         gradient[:-1] = f.panels.gradient(U, V)
         on_diagonal = (U * V).sum(1)
         gradient[-1] = noise * float((on_diagonal / rows.c + result.g).sum())
-        return self._a_row(parameters, result.value, gradient)
+        return self._per_row(parameters, result.value, gradient)
 
     def _columns(self, f: BlockedInverse, slope: objectives.Slope) -> tuple[Tensor, Tensor]:
-        """U and V with sym(U V^T) the slope, in expectation over the signs."""
+        """Return U and V for which sym(U V^T) has the slope as expectation over the signs."""
         rows, p = self.rows, self.settings.probes
         signs = np.random.default_rng(0).integers(0, 2, size=(len(rows), p)) * 2.0 - 1.0
         z = torch.as_tensor(signs, dtype=rows.X.dtype, device=rows.X.device)

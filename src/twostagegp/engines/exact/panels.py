@@ -1,8 +1,8 @@
-r"""A covariance matrix that is never held: block columns of it, products with it, derivatives.
+r"""A covariance matrix that is never stored: its block columns, products and derivatives.
 
 With :math:`K = K_\theta + \mathrm{diag}(s / c)`, only block columns from the diagonal downwards are
-evaluated, each when it is asked for; the rest follows from symmetry. The derivatives of an
-objective whose slope is given by few columns, :math:`W = \mathrm{sym}(U V^\top)`, are
+evaluated, each when it is needed; the rest follows from symmetry. If the slope dL/dK of an
+objective is given by few columns, :math:`W = \mathrm{sym}(U V^\top)`, its derivatives are
 
 .. math::
 
@@ -27,7 +27,7 @@ __all__ = ["CovariancePanels"]
 
 @dataclass(frozen=True)
 class CovariancePanels:
-    """The covariance of training rows.
+    """The covariance matrix of training rows, by block columns.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class CovariancePanels:
     noise : Tensor of shape (n,)
         Added to the diagonal.
     block : int
-        Columns that are evaluated at a time.
+        Number of columns that are evaluated at a time.
     """
 
     kernel: Kernel
@@ -47,7 +47,7 @@ class CovariancePanels:
     block: int
 
     def __call__(self, a: int, b: int) -> Tensor:
-        """Entries [a:, a:b], shape (n - a, b - a)."""
+        """Return the entries [a:, a:b], shape (n - a, b - a)."""
         top, _ = self.kernel.evaluate(self.X[a:b], self.theta)
         top.diagonal().add_(self.noise[a:b])
         if b == len(self.X):
@@ -55,13 +55,13 @@ class CovariancePanels:
         return torch.cat([top, self.kernel.cross(self.X[b:], self.X[a:b], self.theta)])
 
     def blocks(self) -> Iterator[tuple[int, int]]:
-        """Beginnings and ends of block columns."""
+        """Yield the first column and the end of each block column."""
         n = len(self.X)
         for start in range(0, n, self.block):
             yield start, min(start + self.block, n)
 
     def times(self, V: Tensor) -> Tensor:
-        """K V for V of shape (n, m)."""
+        """Return K V for V of shape (n, m)."""
         result = torch.zeros_like(V)
         for a, b in self.blocks():
             P = self(a, b)
@@ -70,7 +70,7 @@ class CovariancePanels:
         return result
 
     def gradient(self, U: Tensor, V: Tensor) -> Vector:
-        """Inner products of sym(U V^T) with dK/dtheta_j; U and V of shape (n, m)."""
+        """Return the inner products of sym(U V^T) with dK/dtheta_j; U and V have shape (n, m)."""
         total = np.zeros(self.kernel.size)
         X, theta = self.X, self.theta
         for a, b in self.blocks():

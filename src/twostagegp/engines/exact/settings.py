@@ -27,21 +27,22 @@ class ExactSettings:
     #: Distinct rows above which one n x n matrix is held instead of eight, and derivatives are
     #: estimated (docs/scale.md).
     blocked_rows: int = 4000
-    #: Bytes that a fit, an update or a joint covariance may take; None: what is free when it
-    #: begins.
+    #: Bytes that a fit, an update or a joint covariance may take; None: the memory that is free
+    #: when it begins.
     memory_bytes: int | None = None
-    #: Rows of a block of the factor, wide enough for products at full speed and narrow beside the
-    #: matrix; None: 512 on a CPU, 1024 on a GPU, and fewer for small matrices.
+    #: Rows of a block of the factor, enough for matrix products at full speed and few compared with
+    #: the rows of the matrix; None: 512 on a CPU, 1024 on a GPU, and fewer for small matrices.
     block_rows: int | None = None
     #: Random vectors from which a derivative is estimated: the standard error falls with the root
-    #: of their number, and with 256 it is small beside what the rows leave open (docs/scale.md).
+    #: of their number, and with 256 it is small compared with the uncertainty of the parameters
+    #: given the rows (docs/scale.md).
     probes: int = 256
     #: Entries of a (queries, rows) panel during prediction; None: 128 MiB in float64 on a CPU and
     #: 512 MiB on a GPU.
     panel_entries: int | None = None
 
     def free_bytes(self, device: torch.device) -> int | None:
-        """Return the bytes that may be taken; None where the system does not say."""
+        """Return the bytes that may be taken; None if the system does not report free memory."""
         return available_bytes(device) if self.memory_bytes is None else self.memory_bytes
 
     def block_size(self, n: int, device: torch.device) -> int:
@@ -58,5 +59,5 @@ class ExactSettings:
         return 1 << 26 if device.type == "cuda" else 1 << 24
 
 
-#: What the engine uses unless it is given other settings.
+#: The settings of engines that are given none.
 EXACT_DEFAULTS = ExactSettings()

@@ -8,13 +8,13 @@ sum over the targets of those in :mod:`twostagegp.numerics.objectives`,
     L(\theta, \sigma^2) = \sum_k L_k\big( K_\theta + \mathrm{diag}((s_k + \sigma^2) / c),\, t_k
         \big) , \qquad W = \sum_k \partial L_k / \partial K ,
 
-so that K is evaluated, and its derivative asked for, once. If the noise is common to the targets,
-one factorisation serves all of them.
+so that K and its derivative are evaluated only once. If the noise is common to the targets, one
+factorisation serves all of them.
 
 **Conditioning.** With common noise :class:`~twostagegp.engines.exact.engine.ExactPosterior` solves
 for all targets at once. If the noise differs by target, let :math:`s_0` be the largest noise of
-each row and :math:`I_k` the rows where target k has less. The matrix of target k differs from one
-that all share only in these rows,
+each row and :math:`I_k` the rows in which target k has less noise. Only in these rows does the
+matrix of target k differ from the one with the largest noise,
 
 .. math::
 
@@ -22,9 +22,9 @@ that all share only in these rows,
     A_k = A_0 + B_k^\top B_k , \qquad B_k = L_k^{-1} A_0[I_k, :] , \qquad
     L_k L_k^\top = \mathrm{diag}\Big( \frac{c}{s_0 - s_k} \Big)_{I_k} - A_0[I_k, I_k] ,
 
-by the matrix inversion lemma: one factorisation of all rows, and one of the rows :math:`I_k` of
-each target, instead of K of all rows. In classification these are the rows of class k, so that all
-of them together are as many as the rows. With :math:`h = A_0 k_x`
+by the matrix inversion lemma. This takes one factorisation of all rows, and one of the rows
+:math:`I_k` per target, instead of K factorisations of all rows. In classification :math:`I_k` are
+the rows of class k, so that their total number is the number of rows. With :math:`h = A_0 k_x`
 
 .. math::
 
@@ -73,7 +73,7 @@ class SeveralProblem(Problem):
         self.evaluations += 1
         rows, theta, noise = self.rows, parameters[:-1], math.exp(parameters[-1])
         K, saved = self.kernel.evaluate(rows.X, theta)
-        # The noise is put on the diagonal and taken off again: K is needed without it below.
+        # The noise is added to the diagonal and removed again: K is needed without it below.
         diagonal = K.diagonal().clone()
         one_matrix = rows.extra.ndim == 1
         if one_matrix and self.objective == "loo" and (rows.groups is not None or rows.plain):
@@ -82,7 +82,7 @@ class SeveralProblem(Problem):
             value, W, by_noise = self._one_by_one(K, noise, one_matrix)
         K.diagonal().copy_(diagonal)
         by_theta = self.kernel.gradient(rows.X, theta, K, saved, W)
-        return self._a_row(parameters, value, np.append(by_theta, noise * by_noise))
+        return self._per_row(parameters, value, np.append(by_theta, noise * by_noise))
 
     def _factor(self, K: Tensor) -> Tensor:
         L, jitter = safe_cholesky(K)
@@ -90,7 +90,7 @@ class SeveralProblem(Problem):
         return L
 
     def _all_at_once(self, K: Tensor, noise: float) -> tuple[float, Tensor, float]:
-        """Return value, W and the derivative by the noise, from one matrix and one formula."""
+        """Return value, W and the derivative with respect to the noise, for all targets at once."""
         rows = self.rows
         s = noise + rows.extra
         K.diagonal().add_(s / rows.c)
@@ -99,7 +99,10 @@ class SeveralProblem(Problem):
         return value, W, float((W.diagonal() / rows.c).sum()) + direct
 
     def _one_by_one(self, K: Tensor, noise: float, one_matrix: bool) -> tuple[float, Tensor, float]:
-        """Return the same target by target, with one factorisation if they share their noise."""
+        """Return value, W and the derivative with respect to the noise, target by target.
+
+        With ``one_matrix`` the targets have the same noise and share one factorisation.
+        """
         diagonal = K.diagonal().clone()
         W, value, by_noise = torch.zeros_like(K), 0.0, 0.0
         L = A = None
@@ -118,7 +121,7 @@ class SeveralProblem(Problem):
 
 
 def _joint_loo(A: Tensor, alpha: Tensor, rows: Rows, s: Tensor) -> tuple[float, Tensor, float]:
-    r"""Sum over targets of leave-one-out (leave-group-out) densities with one matrix.
+    r"""Return the sum over targets of negative log leave-one-out (leave-group-out) densities.
 
     With :math:`E = S \alpha`, S the inverse of the diagonal (of the diagonal blocks) of A,
 
@@ -128,7 +131,8 @@ def _joint_loo(A: Tensor, alpha: Tensor, rows: Rows, s: Tensor) -> tuple[float, 
         \qquad W = \tfrac12 A\, \mathrm{blockdiag}(E E^\top + K S)\, A
             - \mathrm{sym}((A E) \alpha^\top) .
 
-    Returns the value, W, and the derivative by a common noise other than through the matrix.
+    Also returns W, and the part of the derivative with respect to the noise that bypasses the
+    matrix.
     """
     n, K = alpha.shape
     if rows.groups is None:
@@ -167,9 +171,9 @@ class _OneTarget:
 
 
 class SeveralPosterior:
-    """A zero-mean GP per target over the same rows, with known noise that differs by target.
+    """One zero-mean GP per target over the same rows, with known noise that differs by target.
 
-    Predictions have a column per target: mean and variance of shape (n, K), covariance (n, n, K).
+    Predictions have one column per target: mean and variance of shape (n, K), covariance (n, n, K).
 
     Parameters
     ----------
@@ -177,7 +181,7 @@ class SeveralPosterior:
     parameters : array
         (theta, log noise variance), common to the targets.
     rows : Rows
-        With t and extra of shape (m, K).
+        Rows with t and extra of shape (m, K).
     """
 
     kernel: Kernel
@@ -203,7 +207,7 @@ class SeveralPosterior:
 
     @cached_property
     def less_noise(self) -> list[Tensor]:
-        """Numbers of the rows with less noise than the largest, for each target."""
+        """For each target, the numbers of the rows in which it has less than the largest noise."""
         less = self.rows.extra < self._largest[:, None]
         return [torch.nonzero(column)[:, 0] for column in less.T]
 
@@ -284,7 +288,7 @@ class SeveralPosterior:
         return torch.stack(parts, dim=2)
 
     def extended(self, rows: Rows, changed: Tensor) -> SeveralPosterior:
-        """Condition on more rows at the same hyperparameters, from the beginning."""
+        """Condition on more rows at the same hyperparameters; no factor is reused."""
         return SeveralPosterior(self.kernel, self.parameters, rows)
 
     def _cross(self, X: Tensor) -> Tensor:

@@ -283,7 +283,7 @@ class ScaleRidge:
             # A group of which only some cases would be used must not be used at all.
             used = used[groups[used] != groups[order[len(used)]]]
             if len(used) == 0:
-                raise NotFittableError(f"a group of more than {settings.ridge_rows} rows")
+                raise NotFittableError(f"a group has more than {settings.ridge_rows} rows")
         used = np.sort(used)
         ratios = shape if on_inputs else None
         kernel = NamedKernel("matern32", Z.shape[1], ard=not on_inputs, shape=ratios)
