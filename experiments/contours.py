@@ -45,10 +45,10 @@ from matplotlib.ticker import NullLocator
 from numpy.typing import NDArray
 
 from experiments import RESULTS
-from experiments.verdicts import Verdict, opening, verdicts
+from experiments.verdicts import Verdict, verdicts
 from measurements.arguments import positive
 from measurements.figures import svg
-from measurements.pages import failures, mean_or_nan, scored, values
+from measurements.pages import Page, joined, mean_or_nan, scored, values
 from measurements.runner import Measurement, run
 from measurements.store import Record
 from measurements.tables import MISSING, figure, markdown_table, mean_se
@@ -359,30 +359,28 @@ def _steps(ends: Ends) -> str:
     return f"excess loss in thousandths, {', '.join(f'{p} %' for p in SHARES)}: {listed}"
 
 
-def report(records: list[Record]) -> str:
-    """The page in Markdown."""
-    fine = [r for r in scored(records) if r["rows"] == _rows_shown(records)]
-    n = max((r["n"] for r in fine if r["kind"] == "optimum"), default=0)
-    words = (
+def _shown(records: Sequence[Record]) -> list[Record]:
+    return [r for r in scored(records) if r["rows"] == _rows_shown(records)]
+
+
+def _about(records: list[Record]) -> str:
+    n = max((r["n"] for r in _shown(records) if r["kind"] == "optimum"), default=0)
+    return (
         f"Wine, first fold, {n} training rows; RBF, one lengthscale; subsamples at random. The "
         "paper prints pictures only, so that its column here is what it says of them. Distances "
         "are Euclidean, of the logarithms of the three hyperparameters; losses are Eq. (2) on all "
-        "rows, in thousandths of a nat a row above the lowest found. ± is a standard error over "
+        "rows, in thousandths of a nat per row above the lowest found. ± is a standard error over "
         "the subsamples. Large marks in the picture are the first subsample, small ones the "
         "others; contours are in the same thousandths, above the lowest point of each panel, the "
         "third hyperparameter being that of all rows. Our training keeps the noise variance above "
         f"{NOISE_FLOOR:g}: without a bound it leaves the valley of the figures for the one where "
         "repeated rows are all that counts."
     )
-    title = "Figures 3 and 7: contours of the likelihood"
-    parts = opening(title, records, COMMAND, words, "contours.svg")
-    if fine:
-        found = judge(fine)
-        parts += ["## What it says\n", _says(found), "", verdicts(found)]
-        parts += ["## Ends of training\n", _ends_table(fine)]
-        parts += ["## Hyperparameters\n", _hyperparameters(fine)]
-    parts += failures(records, ("kind", "way", "share", "seed"))
-    return "\n".join(parts)
+
+
+def _judged(records: list[Record]) -> str:
+    found = judge(_shown(records))
+    return joined(_says(found), verdicts(found))
 
 
 def _rows_shown(records: Sequence[Record]) -> int:
@@ -435,6 +433,20 @@ def _hyperparameters(records: Sequence[Record]) -> str:
             found = np.exp([r["parameters"] for r in own]).T
             rows.append([label, f"{share} %", *(mean_se(column.tolist()) for column in found)])
     return markdown_table(["training", "rows", *NAMES[:2], "noise variance"], rows)
+
+
+report = Page(
+    "Figures 3 and 7: contours of the likelihood",
+    {
+        "What it says": _judged,
+        "Ends of training": lambda records: _ends_table(_shown(records)),
+        "Hyperparameters": lambda records: _hyperparameters(_shown(records)),
+    },
+    about=_about,
+    command=COMMAND,
+    figure="contours.svg",
+    failed_by=("kind", "way", "share", "seed"),
+)
 
 
 # --- picture -------------------------------------------------------------------------------------
