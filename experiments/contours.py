@@ -60,7 +60,18 @@ from twostagegp.kernels import NamedKernel
 from twostagegp.plotting import INK, LEGEND, TRUTH, tidy
 from twostagegp.training.optimise import Fitted, improve, minimise
 
-__all__ = ["MEASUREMENT", "Task", "judge", "measure", "picture", "report", "surface_loss"]
+__all__ = [
+    "MEASUREMENT",
+    "POINTS",
+    "Task",
+    "judge",
+    "load_fold",
+    "measure",
+    "picture",
+    "report",
+    "surface_loss",
+    "training_problem",
+]
 
 Array = NDArray[np.float64]
 
@@ -121,8 +132,8 @@ def tasks(given: argparse.Namespace) -> list[Task]:
 
 
 @cache
-def _fold(rows: int) -> tuple[Array, Array]:
-    """Standardised inputs and target of the training rows of wine's first fold."""
+def load_fold(rows: int) -> tuple[Array, Array]:
+    """Return standardised inputs and target of the training rows of wine's first fold."""
     data = datasets.load("wine")
     train, _ = data.split(0)
     if rows:
@@ -132,8 +143,8 @@ def _fold(rows: int) -> tuple[Array, Array]:
     return (X - X.mean(0)) / np.where(spread > 0.0, spread, 1.0), (y - y.mean()) / y.std()
 
 
-def _problem(X: Array, y: Array, way: str) -> Problem:
-    """The plain likelihood of some rows; repeats are merged, which changes nothing."""
+def training_problem(X: Array, y: Array, way: str) -> Problem:
+    """Return the plain likelihood of some rows; merging repeats does not change it."""
     merged = merge_rows(X, y)
     parts = (merged.X, merged.t, merged.c, merged.q, merged.extra)
     rows = Rows(*(torch.as_tensor(part) for part in parts))
@@ -158,12 +169,12 @@ def _refine(way: str, problem: Problem, found: Fitted) -> Fitted:
 
 def measure(task: Task) -> Record:
     """Where a training ends and what that is worth on all rows, or a surface."""
-    X, y = _fold(task.rows)
-    full = _problem(X, y, task.way)
+    X, y = load_fold(task.rows)
+    full = training_problem(X, y, task.way)
     if task.kind == "surface":
         return _surface(X, y, _train(task.way, full).parameters)
     index = np.random.default_rng(task.seed).permutation(len(y))[: round(task.share * len(y) / 100)]
-    part = full if task.share == 100 else _problem(X[index], y[index], task.way)
+    part = full if task.share == 100 else training_problem(X[index], y[index], task.way)
     with Timed() as took:
         found = _train(task.way, part)
     record: Record = {

@@ -51,7 +51,16 @@ from twostagegp import ExactGPRegressor, TwoStageGPRegressor, datasets, metrics
 from twostagegp.errors import InputError
 from twostagegp.plotting import INK, LEGEND, MODEL, MUTED, TRUTH
 
-__all__ = ["MEASUREMENT", "MODELS", "Task", "judge", "measure", "picture", "report"]
+__all__ = [
+    "MEASUREMENT",
+    "MODELS",
+    "Task",
+    "impossible_deviations",
+    "judge",
+    "measure",
+    "picture",
+    "report",
+]
 
 Array = NDArray[np.float64]
 
@@ -307,7 +316,7 @@ def _causes(causes: Sequence[Record]) -> list[Verdict]:
     singular = {s: r["eigenvalue_exact"] < 0.5 * r["noise"] for s, r in by_set.items()}
     broken = {s: r["eigenvalue_gpytorch"] < 0.0 for s, r in by_set.items()}
     repeats = {s: r["repeated_inputs"] > 0 for s, r in by_set.items() if s in LARGE}
-    ratios = _impossible()
+    ratios = impossible_deviations()
     return [
         Verdict(
             "Possible cause: the joint covariance of test rows, noise included, is nearly singular",
@@ -345,8 +354,8 @@ def _off(record: Record) -> str:
     return MISSING if found is None else f"{found - record['nll_exact']:+.2g}"
 
 
-def _impossible() -> list[str]:
-    """Printed means and deviations that need huge negative values."""
+def impossible_deviations() -> list[str]:
+    """Return printed means and deviations that only huge negative values could have."""
     tables = {"Table 1": TABLE1, "Table 2": TABLE2, "Table 4": TABLE4}
     return [
         f"{title}, {column}, {s}: {row.nll_sd / row.nll:.1f}"
