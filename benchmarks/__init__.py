@@ -19,8 +19,9 @@
 - ``python -m benchmarks.golden``: predictions of many configurations, before and after a change of
   the code. It stores them in ``build/golden``.
 
-Every other program writes what it measured (JSON) and a table made from it (Markdown) to
-``benchmarks/results``. A run that was broken off goes on where it stopped.
+Every other program writes what it measured (JSON) and a page made from it (Markdown) to
+``benchmarks/results``. What is stored is not measured again, so an interrupted run is simply
+started again; ``--redo`` measures it again, for example the speed of another version.
 """
 
 from __future__ import annotations

@@ -7,20 +7,18 @@ and standard deviations written to Parquet. A second, smaller folder shows that 
 same hyperparameters the predictions are those of a model with all rows in one place.
 
     python -m benchmarks.dask_scale
-    python -m benchmarks.dask_scale --rows 1000000
+    python -m benchmarks.dask_scale --rows 1000000 --redo
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import platform
 import resource
 import tempfile
-from collections.abc import Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +27,12 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-import twostagegp
 from benchmarks import RESULTS
 from benchmarks.neighbors_scale import COLUMNS, NOISE, draw, function
 from measurements.arguments import positive
-from measurements.provenance import code_version
-from measurements.store import JsonLines, Record, plain, write_whole
+from measurements.pages import Page, joined, scored
+from measurements.runner import Measurement, run
+from measurements.store import Record
 from measurements.tables import figure, markdown_table
 from measurements.timing import Timed
 from twostagegp import TwoStageGPRegressor, metrics
@@ -43,35 +41,53 @@ from twostagegp.distributed.rowless_model import with_posteriors
 from twostagegp.engines.neighbors.engine import NeighborEngine, NeighborPosterior
 from twostagegp.estimators.prediction import encoded_inputs
 
-__all__ = ["in_memory", "main", "measure", "report", "write_parts"]
+__all__ = ["MEASUREMENT", "Cell", "in_memory", "measure", "write_parts"]
 
 Array = NDArray[np.float64]
 
-ROWS, POINTS, EQUAL_ROWS = 10_000_000, 100_000, 200_000
-PART_ROWS, POINT_ROWS = 500_000, 10_000
-WORKERS, MEMORY = 2, "2GiB"
+POINT_ROWS = 10_000
 NAMES = [f"x{k}" for k in range(COLUMNS)]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, keep the result, then write and print the page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=positive, default=ROWS)
-    parser.add_argument("--points", type=positive, default=POINTS)
-    parser.add_argument("--equal-rows", type=positive, default=EQUAL_ROWS)
-    parser.add_argument("--part-rows", type=positive, default=PART_ROWS)
-    parser.add_argument("--workers", type=positive, default=WORKERS)
-    parser.add_argument("--memory", default=MEMORY, help="memory limit of a worker")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--table-only", action="store_true")
-    given = parser.parse_args(arguments)
-    store = JsonLines(given.results / "dask_scale.jsonl", key=("rows", "workers", "memory"))
-    if not given.table_only:
-        store.append(plain(measure(given)), replace=True)
-    page = report(sorted(store.records().values(), key=lambda record: record["rows"]))
-    write_whole(given.results / "dask_scale.md", page)
-    print(page)
-    return 0
+@dataclass(frozen=True)
+class Cell:
+    """One cluster and its folders.
+
+    Attributes
+    ----------
+    rows, points, part_rows : int
+        Rows of the large folder, points that are predicted, and rows per file.
+    equal_rows : int
+        Rows of the folder that is also fitted in one place.
+    workers : int
+    memory : str
+        Memory limit of a worker.
+    """
+
+    rows: int
+    points: int
+    part_rows: int
+    equal_rows: int
+    workers: int
+    memory: str
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the fields of the cell."""
+    parser.add_argument("--rows", type=positive, help="10 million by default")
+    parser.add_argument("--points", type=positive, help="100,000 by default")
+    parser.add_argument("--equal-rows", type=positive, help="200,000 by default")
+    parser.add_argument("--part-rows", type=positive, default=500_000)
+    parser.add_argument("--workers", type=positive, default=2)
+    parser.add_argument("--memory", default="2GiB", help="memory limit of a worker")
+
+
+def cells(given: argparse.Namespace) -> list[Cell]:
+    """Return the one cluster that the options describe."""
+    rows, points, equal = (3000, 200, 2400) if given.quick else (10_000_000, 100_000, 200_000)
+    rows, points = given.rows or rows, given.points or points
+    equal = given.equal_rows or equal
+    return [Cell(rows, points, given.part_rows, equal, given.workers, given.memory)]
 
 
 @contextmanager
@@ -91,7 +107,7 @@ def _cluster(workers: int, memory: str) -> Any:
 
 
 def write_parts(folder: Path, rows: int, part_rows: int, seed: int) -> None:
-    """Rows of ``neighbors_scale.draw`` as a Parquet folder; every part has a seed of its own."""
+    """Write rows of ``neighbors_scale.draw`` to a Parquet folder; each file has its own seed."""
     folder.mkdir(parents=True)
     for number, begin in enumerate(range(0, rows, part_rows)):
         X, y = draw(min(part_rows, rows - begin), seed=seed + number)
@@ -99,37 +115,26 @@ def write_parts(folder: Path, rows: int, part_rows: int, seed: int) -> None:
         frame.to_parquet(folder / f"part-{number:05d}.parquet", index=False)
 
 
-def measure(given: argparse.Namespace) -> Record:
-    """Both folders on one cluster."""
-    record: Record = {
-        "version": twostagegp.__version__,
-        "code": code_version(),
-        "torch": torch.__version__,
-        "machine": platform.processor() or platform.machine(),
-        "rows": given.rows,
-        "points": given.points,
-        "part_rows": given.part_rows,
-        "workers": given.workers,
-        "memory": given.memory,
-        "load": os.getloadavg()[0],
-    }
+def measure(cell: Cell) -> Record:
+    """Fit both folders, each on a cluster of its own."""
+    record: Record = {"load": os.getloadavg()[0]}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with Timed() as writing:
-            write_parts(folder / "rows", given.rows, given.part_rows, seed=1000)
-            write_parts(folder / "points", given.points, POINT_ROWS, seed=500)
-            write_parts(folder / "equal", given.equal_rows, given.equal_rows // 4, seed=900)
+            write_parts(folder / "rows", cell.rows, cell.part_rows, seed=1000)
+            write_parts(folder / "points", cell.points, POINT_ROWS, seed=500)
+            write_parts(folder / "equal", cell.equal_rows, cell.equal_rows // 4, seed=900)
         record["write_wall"] = writing.wall
         record["folder_gib"] = sum(p.stat().st_size for p in folder.rglob("*.parquet")) / 2**30
-        with _cluster(given.workers, given.memory) as client:
+        with _cluster(cell.workers, cell.memory) as client:
             before = set(client.scheduler_info(n_workers=-1)["workers"])
             record |= _large(folder)
             peaks = client.run(_peak_gib)
             record["worker_peak_gib"] = max(peaks.values())
             record["workers_lost"] = len(before - set(peaks))
         record["client_peak_gib"] = _peak_gib()
-        with _cluster(given.workers, given.memory):
-            record |= _equal(folder, given.equal_rows)
+        with _cluster(cell.workers, cell.memory):
+            record |= _equal(folder)
     return record
 
 
@@ -162,7 +167,7 @@ def _large(folder: Path) -> Record:
     }
 
 
-def _equal(folder: Path, rows: int) -> Record:
+def _equal(folder: Path) -> Record:
     """Largest difference from the same parts with all rows in one place."""
     import dask.dataframe as dd
 
@@ -174,7 +179,6 @@ def _equal(folder: Path, rows: int) -> Record:
     mean, std = model.predict(points, return_std=True)
     own_mean, own_std = local.predict(points, return_std=True)
     return {
-        "equal_rows": rows,
         "equal_points": len(points),
         "largest_difference": float(np.abs(mean - own_mean).max()),
         "largest_difference_std": float(np.abs(std - own_std).max()),
@@ -182,7 +186,7 @@ def _equal(folder: Path, rows: int) -> Record:
 
 
 def in_memory(model: Any, X: Any, y: Array) -> Any:
-    """The same model with these rows in one place, in the sample's units."""
+    """Return the same model with these rows in one place, in the units of the sample."""
     local = copy(model)
     numbers = encoded_inputs(model, X)
     targets = np.asarray(y, dtype=np.float64).reshape(len(numbers), -1)
@@ -222,22 +226,22 @@ def _peak_gib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-# --- the page ------------------------------------------------------------------------------------
+# --- page ----------------------------------------------------------------------------------------
 
 
-def report(records: list[Record]) -> str:
-    """The Markdown page."""
-    head = "# A Parquet folder on a Dask cluster\n"
-    if not records:
-        return f"{head}\nNo results yet.\n"
-    last = records[-1]
-    states = ", ".join(sorted({f"{r['version']} (source {r['code']})" for r in records}))
+def _tables(records: list[Record]) -> str:
+    found = _by_rows(records)
     note = (
-        f"twostagegp {states}, torch {last['torch']}, {last['machine']}; one thread a worker. "
-        f"{COLUMNS} columns, noise of standard deviation {NOISE:g}; RMSE against the function "
-        "itself. Points are read from Parquet, means and standard deviations written to Parquet.\n"
+        f"torch {found[-1]['torch']}, {found[-1]['machine']}; one thread per worker. {COLUMNS} "
+        f"columns, noise of standard deviation {NOISE:g}; RMSE against the function itself. Points "
+        "are read from Parquet, means and standard deviations written to Parquet."
     )
-    return "\n".join([head, note, _table(records), _equality(records)])
+    equal = "A folder on the cluster against the same hyperparameters with all rows in one place:"
+    return joined(note, _table(records), equal, _equality(records))
+
+
+def _by_rows(records: list[Record]) -> list[Record]:
+    return sorted(scored(records), key=lambda record: record["rows"])
 
 
 def _table(records: list[Record]) -> str:
@@ -245,7 +249,7 @@ def _table(records: list[Record]) -> str:
     header += ["shards s", "predictions", "predict s", "worker peak GiB", "client peak GiB"]
     header += ["workers lost", "RMSE", "95 % coverage"]
     lines = []
-    for r in records:
+    for r in _by_rows(records):
         seconds = r["fit_seconds"]
         client = r["fit_wall"] - seconds["sample"] - seconds["shards"]
         lines.append(
@@ -267,11 +271,10 @@ def _table(records: list[Record]) -> str:
                 f"{r['coverage_95']:.1%}",
             ]
         )
-    return markdown_table(header, lines) + "\n"
+    return markdown_table(header, lines)
 
 
 def _equality(records: list[Record]) -> str:
-    """Differences from one place, of each run."""
     header = ["rows in one place", "points", "largest difference of a mean", "of a std"]
     lines = [
         [
@@ -280,13 +283,28 @@ def _equality(records: list[Record]) -> str:
             f"{r['largest_difference']:.1e}",
             f"{r['largest_difference_std']:.1e}",
         ]
-        for r in records
+        for r in _by_rows(records)
     ]
-    note = (
-        "A folder on the cluster against the same hyperparameters with all rows in one place:\n\n"
-    )
-    return note + markdown_table(header, lines) + "\n"
+    return markdown_table(header, lines)
 
+
+MEASUREMENT = Measurement(
+    name="dask_scale",
+    about="A Parquet folder whose shards need more than a worker's memory.",
+    results=RESULTS,
+    cell=Cell,
+    cells=cells,
+    measure=measure,
+    report=Page(
+        "A Parquet folder on a Dask cluster",
+        {},
+        about=lambda records: _tables(records) if scored(records) else "",
+        failed_by=("rows", "workers", "memory"),
+        counted="runs",
+    ),
+    arguments=arguments,
+    key=("rows", "workers", "memory"),
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(MEASUREMENT))

@@ -6,60 +6,80 @@ processes with one thread each. The ways take turns, so that other programs on t
 all alike, and the fastest round of each counts. CPU seconds are those of the client and of the
 workers together.
 
-    python -m benchmarks.dask_search
+    python -m benchmarks.dask_search --redo
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-import twostagegp
 from benchmarks import RESULTS
 from benchmarks.neighbors_scale import COLUMNS, draw
 from measurements.arguments import positive
-from measurements.provenance import code_version
-from measurements.store import JsonLines, Record, plain, write_whole
+from measurements.pages import joined, scored
+from measurements.runner import Measurement, run
+from measurements.store import Record
 from measurements.tables import figure, markdown_table
 from measurements.timing import Timed
 from twostagegp import search_kernel
 from twostagegp.search.kernel_search import KernelSearch
 
-__all__ = ["largest_difference", "main", "measure", "report"]
+__all__ = ["MEASUREMENT", "Cell", "largest_difference", "measure"]
 
 KERNELS = ("rbf", "matern32")
-ROWS, REPEATS, SUBSAMPLE, WORKERS, ROUNDS = 2000, 100, 500, 2, 3
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, keep the result, then write and print the page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=positive, default=ROWS)
-    parser.add_argument("--repeats", type=positive, default=REPEATS)
-    parser.add_argument("--subsample", type=positive, default=SUBSAMPLE)
-    parser.add_argument("--workers", type=positive, default=WORKERS, help="of the larger cluster")
-    parser.add_argument("--rounds", type=positive, default=ROUNDS)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--table-only", action="store_true")
-    given = parser.parse_args(arguments)
-    key = ("rows", "repeats", "subsample", "workers")
-    store = JsonLines(given.results / "dask_search.jsonl", key=key)
-    if not given.table_only:
-        store.append(plain(measure(given)), replace=True)
-    page = report(list(store.records().values()))
-    write_whole(given.results / "dask_search.md", page)
-    print(page)
-    return 0
+@dataclass(frozen=True)
+class Cell:
+    """One search in all ways.
+
+    Attributes
+    ----------
+    rows, repeats, subsample : int
+        Of the search.
+    workers : int
+        Of the larger cluster.
+    rounds : int
+        Times that each way is timed.
+    """
+
+    rows: int
+    repeats: int
+    subsample: int
+    workers: int
+    rounds: int
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the fields of the cell."""
+    parser.add_argument("--rows", type=positive, help="2000 by default")
+    parser.add_argument("--repeats", type=positive, help="100 by default")
+    parser.add_argument("--subsample", type=positive, help="500 by default")
+    parser.add_argument("--workers", type=positive, default=2, help="of the larger cluster")
+    parser.add_argument("--rounds", type=positive, help="3 by default")
+
+
+def cells(given: argparse.Namespace) -> list[Cell]:
+    """Return the one search that the options describe."""
+    default = Cell(200, 4, 40, 2, 1) if given.quick else Cell(2000, 100, 500, 2, 3)
+    return [
+        Cell(
+            given.rows or default.rows,
+            given.repeats or default.repeats,
+            given.subsample or default.subsample,
+            given.workers,
+            given.rounds or default.rounds,
+        )
+    ]
 
 
 @contextmanager
@@ -75,40 +95,28 @@ def _cluster(workers: int) -> Any:
         yield client
 
 
-def measure(given: argparse.Namespace) -> Record:
-    """All ways in turn, on clusters that stay."""
-    table = draw(given.rows, seed=0)
-    record: Record = {
-        "version": twostagegp.__version__,
-        "code": code_version(),
-        "torch": torch.__version__,
-        "machine": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "load": os.getloadavg()[0],
-        "rows": given.rows,
-        "repeats": given.repeats,
-        "subsample": given.subsample,
-        "workers": given.workers,
-        "rounds": given.rounds,
-    }
+def measure(cell: Cell) -> Record:
+    """Time all ways in turn, on clusters that stay."""
+    table = draw(cell.rows, seed=0)
+    record: Record = {"cores": os.cpu_count(), "load": os.getloadavg()[0]}
     search = partial(
-        search_kernel, *table, KERNELS, early=False, subsample=given.subsample, random_state=0
+        search_kernel, *table, KERNELS, early=False, subsample=cell.subsample, random_state=0
     )
     with ExitStack() as stack:
         ways: dict[str, tuple[Record, Any]] = {}
-        for threads in sorted({1, given.workers}):
+        for threads in sorted({1, cell.workers}):
             ways[f"this process, {threads} thread(s)"] = {"n_jobs": threads}, None
-        for workers in sorted({1, given.workers}):
+        for workers in sorted({1, cell.workers}):
             client = stack.enter_context(_cluster(workers))
             ways[f"Dask, {workers} worker(s)"] = {"client": client}, client
         for options, _ in ways.values():
             search(n_repeats=4, **options)  # loads the libraries
         took: dict[str, list[Record]] = {name: [] for name in ways}
         results: dict[str, KernelSearch] = {}
-        for _ in range(given.rounds):
+        for _ in range(cell.rounds):
             for name, (options, client) in ways.items():
-                run = partial(search, n_repeats=given.repeats, **options)
-                results[name], seconds = _timed(run, client)
+                timed = partial(search, n_repeats=cell.repeats, **options)
+                results[name], seconds = _timed(timed, client)
                 took[name].append(seconds)
     first = next(iter(results.values()))
     record["ways"] = [
@@ -119,10 +127,10 @@ def measure(given: argparse.Namespace) -> Record:
     return record
 
 
-def _timed(run: Callable[[], KernelSearch], client: Any) -> tuple[KernelSearch, Record]:
+def _timed(search: Callable[[], KernelSearch], client: Any) -> tuple[KernelSearch, Record]:
     before = _worker_seconds(client)
     with Timed() as timed:
-        result = run()
+        result = search()
     return result, {"wall": timed.wall, "cpu": timed.cpu + _worker_seconds(client) - before}
 
 
@@ -152,14 +160,13 @@ def _same(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a == b) | (np.isnan(a) & np.isnan(b))
 
 
-# --- the page ------------------------------------------------------------------------------------
+# --- page ----------------------------------------------------------------------------------------
 
 
 def report(records: list[Record]) -> str:
-    """The Markdown page."""
-    head = "# The kernel search on Dask workers\n"
-    parts = [f"{_note(record)}\n\n{_table(record)}" for record in records]
-    return "\n".join([head, *(parts or ["No results yet.\n"])])
+    """Return the page: a note on the machine and a table per record."""
+    parts = [joined(_note(record), _table(record)) for record in scored(records)]
+    return joined("# The kernel search on Dask workers", *parts)
 
 
 def _note(r: Record) -> str:
@@ -167,14 +174,14 @@ def _note(r: Record) -> str:
         f"twostagegp {r['version']} (source {r['code']}), torch {r['torch']}, {r['machine']} with "
         f"{r['cores']} cores, load {r['load']:.1f} at the start. {r['rows']:,} rows of {COLUMNS} "
         f"columns, {len(KERNELS)} kernels, {r['repeats']} repetitions, {r['subsample']} rows each, "
-        f"{r['n_train']} of them trained on. One thread a worker, client and workers on the same "
+        f"{r['n_train']} of them trained on. One thread per worker, client and workers on the same "
         f"machine; rounds in which all took turns: {r['rounds']}, the fastest counts, the slowest "
         "beside it. *Difference*: the largest of any score or parameter from the first line."
     )
 
 
 def _table(record: Record) -> str:
-    header = ["where", "wall s", "slowest", "CPU s", "wall, relative", "CPU, relative"]
+    header = ["where", "seconds", "slowest", "CPU seconds", "seconds, relative", "CPU, relative"]
     rows, base = [], None
     for way in record["ways"]:
         wall = min(seconds["wall"] for seconds in way["took"])
@@ -194,5 +201,17 @@ def _table(record: Record) -> str:
     return markdown_table([*header, "difference"], rows)
 
 
+MEASUREMENT = Measurement(
+    name="dask_search",
+    about="The kernel search here and on Dask workers.",
+    results=RESULTS,
+    cell=Cell,
+    cells=cells,
+    measure=measure,
+    report=report,
+    arguments=arguments,
+    key=("rows", "repeats", "subsample", "workers"),
+)
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(MEASUREMENT))

@@ -13,29 +13,25 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
+from functools import partial
 
-import joblib
 import numpy as np
 
-import twostagegp
 from benchmarks import RESULTS, variants
 from benchmarks.scores import predictive_scores
 from benchmarks.variants import Variant, difference, log_ratio
-from measurements.provenance import code_version, provenance
-from measurements.store import JsonLines, Record, write_whole
+from measurements.arguments import names, positive
+from measurements.pages import Page, joined, scored
+from measurements.runner import Measurement, run
+from measurements.store import Record
 from measurements.tables import markdown_table
-from measurements.timing import Timed, use_threads
-from twostagegp import (
-    TwoStageGPRegressor,
-    datasets,
-)
+from measurements.timing import Timed
+from twostagegp import TwoStageGPRegressor, datasets
 
-__all__ = ["VARIANTS", "left_out", "main", "measure"]
+__all__ = ["MEASUREMENT", "VARIANTS", "Cell", "changes", "left_out", "measure"]
 
 SETS = ("yacht", "boston", "energy", "concrete", "wine")
-
-
 VARIANTS: Mapping[str, Variant] = {
     "default": Variant("default"),
     "mean=search": Variant("mean", {"mean": "search"}),
@@ -58,29 +54,58 @@ VARIANTS: Mapping[str, Variant] = {
     "calibration at 68 %": Variant("calibration", settings={"scale_level": 0.68}),
     "calibration at 90 %": Variant("calibration", settings={"scale_level": 0.90}),
 }
+#: Stored variants that cannot be fitted any more, by their groups: the spread of the prior is a
+#: constant of the kernels, not a setting.
+PAST: Mapping[str, str] = {"prior spread 1": "prior", "prior spread 1.7": "prior"}
 
 
-def measure(variant: str, name: str, split: int) -> Record:
+@dataclass(frozen=True)
+class Cell:
+    """One variant on the training rows of one split."""
+
+    variant: str
+    set: str
+    split: int
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--sets``, ``--variants`` and ``--splits``."""
+    parser.add_argument("--sets", type=names(SETS), help="tables; all five by default")
+    parser.add_argument("--variants", type=names(VARIANTS), help="all by default")
+    parser.add_argument("--splits", type=positive, help="number of splits; 5 by default")
+
+
+def cells(given: argparse.Namespace) -> list[Cell]:
+    """Return every variant on every table, split by split."""
+    quick = given.quick
+    return [
+        Cell(variant, name, split)
+        for split in range(given.splits or (1 if quick else 5))
+        for name in given.sets or (["yacht"] if quick else SETS)
+        for variant in given.variants or (["default", "no refits"] if quick else VARIANTS)
+    ]
+
+
+def measure(cell: Cell) -> Record:
     """Fit a variant on 4/5 of a training part and score it on the other fifth."""
-    use_threads(1)
-    data = datasets.load(name)
-    train, _ = data.split(split)
-    order = np.random.default_rng(split).permutation(train)
+    data = datasets.load(cell.set)
+    train, _ = data.split(cell.split)
+    order = np.random.default_rng(cell.split).permutation(train)
     inner, held = order[len(order) // 5 :], order[: len(order) // 5]
-    chosen = VARIANTS[variant]
-    record = {"variant": variant, "set": name, "split": split}
-    record |= {"version": twostagegp.__version__, "code": code_version()}
-    # One factor: the local scale of part 3 is judged by benchmarks.calibration.
-    parameters = {"calibration": "scale", **chosen.arguments}
+    # Only one choice is changed; benchmarks.calibration compares the calibrations.
+    parameters = {"calibration": "scale", **VARIANTS[cell.variant].arguments}
     model = TwoStageGPRegressor(random_state=0, device="cpu", **parameters)
     with Timed() as took:
         model.fit(data.X[inner], data.y[inner])
     scores = predictive_scores(model, data.X[held], data.y[held], data.y[inner])
-    return record | scores | {"fit_cpu_seconds": took.cpu}
+    return {**scores, "fit_cpu_seconds": took.cpu}
+
+
+# --- page ----------------------------------------------------------------------------------------
 
 
 def changes(records: list[Record], score: str) -> dict[str, dict[str, float]]:
-    """Mean change against the default by variant and table, over the splits both have."""
+    """Return the mean change against the default by variant and table, over common splits."""
     change = log_ratio("rmse") if score == "rmse" else difference("nlpd_standardized")
     return variants.changes(
         records, lambda record, base: 100.0 * change(record, base), place=("set", "split")
@@ -88,7 +113,7 @@ def changes(records: list[Record], score: str) -> dict[str, dict[str, float]]:
 
 
 def left_out(table: dict[str, dict[str, float]], members: Sequence[str]) -> list[list[str]]:
-    """For each table: the best of ``members`` on the others, and its change on this one."""
+    """Return, for each table, the best of ``members`` on the others and its change on this one."""
     rows = []
     for name in table["default"]:
         others = {
@@ -101,72 +126,50 @@ def left_out(table: dict[str, dict[str, float]], members: Sequence[str]) -> list
     return rows
 
 
-def report(records: list[Record]) -> str:
-    """The page: changes of every variant, then the leave-one-table-out choice of each group."""
-    sets = [name for name in SETS if any(r["set"] == name for r in records)]
-    parts = ["# Evidence behind the defaults", "", provenance(records), ""]
+def _section(score: str, records: list[Record]) -> str:
+    """Changes of every variant, then the choice of each group with one table left out."""
+    shown = {name: variant.group for name, variant in VARIANTS.items()} | PAST
     groups: dict[str, list[str]] = {}
-    for variant, chosen in VARIANTS.items():
-        groups.setdefault(chosen.group, []).append(variant)
-    for score, title in (
-        ("rmse", "RMSE, change in per cent"),
-        ("nlpd", "NLPD, change in hundredths"),
-    ):
-        table = changes(records, score)
-        rows = [_row(variant, table[variant], sets) for variant in VARIANTS if variant in table]
-        parts += [f"## {title} against the default", ""]
-        parts += [markdown_table(["variant", *sets, "mean"], rows), ""]
-        parts += [f"### Left one table out, chosen by {score.upper()}", ""]
-        choice = [
-            [group, *row]
-            for group, members in groups.items()
-            if group != "default"
-            for row in left_out(table, ["default", *members])
-        ]
-        parts += [
-            markdown_table(["choice", "left out", "chosen on the others", "change"], choice),
-            "",
-        ]
-    return "\n".join(parts)
+    for variant, group in shown.items():
+        groups.setdefault(group, []).append(variant)
+    table = changes(scored(records), score)
+    sets = [name for name in SETS if any(name in row for row in table.values())]
+    rows = [_row(variant, table[variant], sets) for variant in shown if variant in table]
+    choice = [
+        [group, *row]
+        for group, members in groups.items()
+        if group != "default"
+        for row in left_out(table, ["default", *members])
+    ]
+    return joined(
+        markdown_table(["variant", *sets, "mean"], rows),
+        f"### Left one table out, chosen by {score.upper()}",
+        markdown_table(["choice", "left out", "chosen on the others", "change"], choice),
+    )
 
 
 def _row(variant: str, row: dict[str, float], sets: Sequence[str]) -> list[str]:
-    cells = [f"{row[name]:+.1f}" if name in row else "" for name in sets]
-    return [variant, *cells, f"{np.mean(list(row.values())):+.1f}"]
+    shown = [f"{row[name]:+.1f}" if name in row else "" for name in sets]
+    return [variant, *shown, f"{np.mean(list(row.values())):+.1f}"]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is missing, write and print the page."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.defaults", description=__doc__)
-    parser.add_argument("--sets", default=",".join(SETS))
-    parser.add_argument("--variants", default=",".join(VARIANTS))
-    parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--table-only", action="store_true")
-    given = parser.parse_args(arguments)
-    store = JsonLines(given.results / "defaults.jsonl", key=("variant", "set", "split"))
-    if not given.table_only:
-        done = store.done()
-        tasks = [
-            (variant, name, split)
-            for split in range(given.splits)
-            for name in given.sets.split(",")
-            for variant in given.variants.split(",")
-            if (variant, name, split) not in done
-        ]
-        with joblib.parallel_config("loky", n_jobs=given.jobs, inner_max_num_threads=1):
-            parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)
-            for count, record in enumerate(
-                parallel(joblib.delayed(measure)(*task) for task in tasks), start=1
-            ):
-                store.append(record)
-                print(f"[{count}/{len(tasks)}] {record['variant']}, {record['set']}", flush=True)
-    page = report(list(store.records().values()))
-    write_whole(given.results / "defaults.md", page)
-    print(page)
-    return 0
-
+MEASUREMENT = Measurement(
+    name="defaults",
+    about="One default changed at a time, judged inside training rows.",
+    results=RESULTS,
+    cell=Cell,
+    cells=cells,
+    measure=measure,
+    report=Page(
+        "Evidence behind the defaults",
+        {
+            "RMSE, change in per cent against the default": partial(_section, "rmse"),
+            "NLPD, change in hundredths against the default": partial(_section, "nlpd"),
+        },
+        failed_by=("variant", "set", "split"),
+    ),
+    arguments=arguments,
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(MEASUREMENT))

@@ -1,8 +1,8 @@
 """The same numbers on a GPU as on the CPU, at fixed hyperparameters, over random cases.
 
-A case draws rows, columns, weights, a kernel, its parameters and a noise; every engine gives
-predictions, held-out residuals, an objective and its derivatives on both devices. A difference is
-told relative to the largest number of its kind.
+A case draws rows, columns, weights, a kernel, its parameters and a noise; every engine computes
+predictions, held-out residuals, an objective and its derivatives on both devices. Differences are
+relative to the largest number of their kind.
 
     python -m benchmarks.device_agreement --device cuda --cases 200
 """
@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-import twostagegp
 from benchmarks import RESULTS
-from measurements.provenance import code_version
-from measurements.store import JsonLines, Record, plain, write_whole
+from measurements.arguments import positive
+from measurements.pages import Page, joined, scored
+from measurements.runner import Measurement, run
+from measurements.store import Record
 from measurements.tables import markdown_table
 from twostagegp.data.rows import Rows
 from twostagegp.engines.exact.engine import ExactEngine
@@ -30,43 +31,50 @@ from twostagegp.engines.exact.settings import ExactSettings
 from twostagegp.engines.neighbors.engine import NeighborEngine
 from twostagegp.kernels import KERNELS, NamedKernel
 
-__all__ = ["compare", "main", "report"]
+__all__ = ["MEASUREMENT", "Cell", "measure"]
 
 Array = NDArray[np.float64]
 ENGINES = ("exact", "exact in blocks", "neighbors")
 QUANTITIES = ("mean", "variance", "held-out residual", "held-out variance", "value", "derivative")
 QUERIES, NEIGHBORS = 40, 20
-CPU = torch.device("cpu")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare, then write and print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+@dataclass(frozen=True)
+class Cell:
+    """One random case.
+
+    Attributes
+    ----------
+    place : str
+        Name of the device.
+    device : str
+        As torch names it.
+    seed : int
+    """
+
+    place: str
+    device: str
+    seed: int
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--device`` and ``--cases``."""
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--cases", type=int, default=200)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args(arguments)
-    device = torch.device(given.device)
-    place = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    store = JsonLines(given.results / "device_agreement.jsonl", ("place", "seed"))
-    for seed in range(given.cases):
-        if (place, seed) in store.done():
-            continue
-        known = {"place": place, "seed": seed, "torch": torch.__version__}
-        known |= {"version": twostagegp.__version__, "code": code_version()}
-        try:
-            store.append(plain(known | compare(seed, device)))
-        except Exception as error:
-            store.append(known | {"error": f"{type(error).__name__}: {error}"})
-    page = report(list(store.records().values()))
-    write_whole(given.results / "device_agreement.md", page)
-    print(page)
-    return 0
+    parser.add_argument("--cases", type=positive, help="200 by default")
 
 
-def compare(seed: int, device: torch.device) -> Record:
-    """One case on both devices: relative differences by engine and quantity."""
-    rng = np.random.default_rng(seed)
+def cells(given: argparse.Namespace) -> list[Cell]:
+    """Return the cases of one device."""
+    is_gpu = torch.device(given.device).type == "cuda"
+    place = torch.cuda.get_device_name(given.device) if is_gpu else "CPU"
+    count = given.cases or (2 if given.quick else 200)
+    return [Cell(place, given.device, seed) for seed in range(count)]
+
+
+def measure(cell: Cell) -> Record:
+    """Return the relative differences of one case by engine and quantity."""
+    device = torch.device(cell.device)
+    rng = np.random.default_rng(cell.seed)
     n, d = int(rng.integers(60, 500)), int(rng.integers(1, 12))
     kernel = NamedKernel(str(rng.choice(KERNELS)), d, ard=bool(rng.integers(2)))
     theta = kernel.start() + rng.normal(0.0, 0.5, kernel.size)
@@ -114,21 +122,37 @@ def _answers(
     return iter([*arrays, np.array([value]), gradient])
 
 
-def report(records: list[Record]) -> str:
-    """The Markdown page."""
-    fine = [r for r in records if not r.get("error")]
-    places = ", ".join(sorted({r["place"] for r in records}))
-    failed = len(records) - len(fine)
+def _table(records: list[Record]) -> str:
+    fine = scored(records)
     lines = [
         [engine, *[f"{max(r['differences'][engine][q] for r in fine):.1e}" for q in QUANTITIES]]
         for engine in ENGINES
     ]
+    places = ", ".join(sorted({r["place"] for r in records}))
     words = (
-        f"{len(fine)} random cases, {places} against the CPU; {failed} failed. Largest difference."
+        f"{len(fine)} random cases, {places} against the CPU; {len(records) - len(fine)} failed. "
+        "Largest difference."
     )
-    table = markdown_table(["engine", *QUANTITIES], lines)
-    return f"# Agreement of devices\n\n{words}\n\n{table}\n"
+    return joined(words, markdown_table(["engine", *QUANTITIES], lines))
 
+
+MEASUREMENT = Measurement(
+    name="device_agreement",
+    about="The same numbers on a GPU as on the CPU.",
+    results=RESULTS,
+    cell=Cell,
+    cells=cells,
+    measure=measure,
+    report=Page(
+        "Agreement of devices",
+        {},
+        about=lambda records: _table(records) if scored(records) else "",
+        failed_by=("place", "seed"),
+        counted="cases",
+    ),
+    arguments=arguments,
+    key=("place", "seed"),
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(MEASUREMENT))

@@ -1,25 +1,59 @@
 """From how many rows on a GPU pays: the wall-clock seconds of default fits on both devices.
 
-python -m benchmarks.device_threshold --rows 250,500,1000,2000,4000
+Needs a CUDA device and ``TWOSTAGEGP_DATA``.
+
+    python -m benchmarks.device_threshold --rows 250,500,1000,2000,4000 --redo
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
 
 import torch
 
 from benchmarks import RESULTS
-from measurements.provenance import code_version
-from measurements.store import write_whole
+from measurements.arguments import numbers
+from measurements.errors import CannotMeasureError
+from measurements.pages import Page, scored
+from measurements.runner import Measurement, run
+from measurements.store import Record
 from measurements.tables import figure, markdown_table
 from twostagegp import TwoStageGPRegressor, datasets
 
-__all__ = ["main"]
+__all__ = ["MEASUREMENT", "Cell", "measure"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number of rows of kin8nm."""
+
+    rows: int
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--rows``."""
+    parser.add_argument("--rows", type=numbers, help="250,500,1000,2000,4000 by default")
+
+
+def cells(given: argparse.Namespace) -> list[Cell]:
+    """Return one cell per number of rows."""
+    rows = given.rows or ([250] if given.quick else [250, 500, 1000, 2000, 4000])
+    return [Cell(n) for n in rows]
+
+
+def measure(cell: Cell) -> Record:
+    """Fit the same rows on the CPU and on the GPU."""
+    if not torch.cuda.is_available():
+        raise CannotMeasureError("torch sees no CUDA device")
+    _seconds(100, "cuda")  # the first use of a GPU includes its start
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "cpu_threads": torch.get_num_threads(),
+        "cpu": _seconds(cell.rows, "cpu"),
+        "cuda": _seconds(cell.rows, "cuda"),
+    }
 
 
 def _seconds(rows: int, device: str) -> float:
@@ -31,39 +65,27 @@ def _seconds(rows: int, device: str) -> float:
     return time.perf_counter() - begin
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, write and print the table; needs a CUDA device."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.device_threshold")
-    parser.add_argument("--rows", default="250,500,1000,2000,4000")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args(arguments)
-    if not torch.cuda.is_available():
-        parser.error("torch sees no CUDA device")
-    _seconds(100, "cuda")  # the first use of a GPU pays for its start
-    results = []
-    for rows in (int(text) for text in given.rows.split(",")):
-        record = {"rows": rows, "cpu": _seconds(rows, "cpu"), "cuda": _seconds(rows, "cuda")}
-        results.append(record)
-        print(record, flush=True)
-    facts = {
-        "gpu": torch.cuda.get_device_name(),
-        "cpu_threads": torch.get_num_threads(),
-        "code": code_version(),
-        "results": results,
-    }
-    table = markdown_table(
-        ["rows of kin8nm", "CPU s", "GPU s", "CPU / GPU"],
-        [
-            [str(r["rows"]), figure(r["cpu"]), figure(r["cuda"]), figure(r["cpu"] / r["cuda"])]
-            for r in results
-        ],
-    )
-    head = f"{facts['gpu']} against {facts['cpu_threads']} CPU threads, default fits, wall clock."
-    write_whole(given.results / "device_threshold.json", json.dumps(facts, indent=1) + "\n")
-    write_whole(given.results / "device_threshold.md", f"# When a GPU pays\n\n{head}\n\n{table}\n")
-    print(table)
-    return 0
+def _table(records: list[Record]) -> str:
+    header = ["rows of kin8nm", "GPU", "CPU threads", "CPU, seconds", "GPU, seconds", "CPU / GPU"]
+    lines = []
+    for r in sorted(scored(records), key=lambda r: r["rows"]):
+        shown = [str(r["rows"]), r["gpu"], str(r["cpu_threads"])]
+        shown += [figure(r["cpu"]), figure(r["cuda"]), figure(r["cpu"] / r["cuda"])]
+        lines.append(shown)
+    return markdown_table(header, lines)
 
+
+#: Not in ``measurements.publish.MODULES``: no records are stored.
+MEASUREMENT = Measurement(
+    name="device_threshold",
+    about="From how many rows on a GPU pays.",
+    results=RESULTS,
+    cell=Cell,
+    cells=cells,
+    measure=measure,
+    report=Page("When a GPU pays", {"Default fits, wall clock": _table}, failed_by=("rows",)),
+    arguments=arguments,
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(MEASUREMENT))

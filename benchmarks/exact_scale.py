@@ -20,20 +20,22 @@ import math
 import resource
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-import twostagegp
 from benchmarks import RESULTS
 from benchmarks.exact_scale_peers import GPyTorchOnDevice
-from measurements.provenance import code_version, provenance
-from measurements.store import JsonLines, Record, plain, write_whole
+from measurements.arguments import names
+from measurements.pages import Page, scored
+from measurements.runner import Measurement, run
+from measurements.store import Record
 from measurements.tables import figure, markdown_table
 from twostagegp import TwoStageGPRegressor, datasets, metrics
 from twostagegp.data.rows import Rows
@@ -45,7 +47,7 @@ from twostagegp.kernels import NamedKernel
 from twostagegp.pipeline.settings import DEFAULTS, ExactSettings, Settings
 from twostagegp.training.optimise import minimise
 
-__all__ = ["main", "measure_algebra", "measure_derivatives", "measure_fit", "report"]
+__all__ = ["MEASUREMENT", "Cell", "measure", "measure_algebra", "measure_derivatives"]
 
 Array = NDArray[np.float64]
 QUERIES = 10_000
@@ -59,47 +61,85 @@ LABELS = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure what is asked for and not yet known; write and print the page."""
-    given = _parser().parse_args(arguments)
-    if given.threads:
-        torch.set_num_threads(given.threads)
-    store = JsonLines(given.results / "exact_scale.jsonl", ("kind", "place", "model", "rows"))
+@dataclass(frozen=True)
+class Cell:
+    """One measurement at one number of rows.
+
+    Attributes
+    ----------
+    kind : str
+        A key of ``MEASURES``.
+    place : str
+        Name of the device.
+    device : str
+        As torch names its type.
+    model : str
+        The model, number type, objective or table, depending on the kind.
+    rows, threads : int
+    cap : float
+        Seconds after which the training of another library stops.
+    """
+
+    kind: str
+    place: str
+    device: str
+    model: str
+    rows: int
+    threads: int
+    cap: float
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what is measured and where."""
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--rows", type=_whole_numbers, help="10000 by default")
+    parser.add_argument("--models", type=names(LABELS), default=["ours"])
+    parser.add_argument("--algebra", action="store_true")
+    parser.add_argument("--derivatives", action="store_true")
+    parser.add_argument("--sets", type=lambda text: text.split(","), default=[])
+    parser.add_argument("--only-algebra", action="store_true", help="no fits")
+    parser.add_argument("--threads", type=int, help="default: as many as torch takes")
+    parser.add_argument("--cap", type=float, default=120.0, help="seconds of a peer's training")
+
+
+def _whole_numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def cells(given: argparse.Namespace) -> list[Cell]:
+    """Return everything that is asked for, size by size."""
     device = torch.device(given.device)
-    place = _device_name(device)
+    threads = given.threads or torch.get_num_threads()
+    is_gpu = device.type == "cuda"
+    place = torch.cuda.get_device_name(device) if is_gpu else f"CPU, {threads} threads"
+    wanted = [] if given.only_algebra else [("fit", model) for model in given.models]
+    if given.algebra:
+        wanted += [("algebra", "float64"), ("algebra", "float32")]
+    if given.derivatives:
+        wanted += [("derivatives", "loo"), ("derivatives", "nll"), ("derivatives", "heldout")]
+    wanted += [("paths", name) for name in given.sets]
+    return [
+        Cell(kind, place, device.type, model, n, threads, given.cap)
+        for n in given.rows or ([500] if given.quick else [10_000])
+        for kind, model in wanted
+    ]
+
+
+def measure(cell: Cell) -> Record:
+    """Measure one cell, beside the device's rate of a matrix product."""
+    torch.set_num_threads(cell.threads)
+    device = torch.device(cell.device)
     rate = matrix_product_rate(device)
-    for n in given.rows:
-        jobs = [("fit", model) for model in given.models] if not given.only_algebra else []
-        if given.algebra:
-            jobs += [("algebra", "float64"), ("algebra", "float32")]
-        if given.derivatives:
-            jobs += [("derivatives", "loo"), ("derivatives", "nll"), ("derivatives", "heldout")]
-        jobs += [("paths", name) for name in given.sets]
-        for kind, model in jobs:
-            if (kind, place, model, n) in store.done():
-                continue
-            record: Record = {
-                "kind": kind, "place": place, "device": device.type, "model": model, "rows": n,
-                "threads": torch.get_num_threads(), "rate": rate,
-                "version": twostagegp.__version__, "code": code_version(),
-                "torch": torch.__version__,
-            }  # fmt: skip
-            try:
-                record |= _MEASURES[kind](n, model, device, given.cap)
-            except Exception as error:
-                record["error"] = f"{type(error).__name__}: {str(error)[:300]}"
-            store.append(plain(record))
-            print(plain(record), flush=True)
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
-    page = report(list(store.records().values()))
-    write_whole(given.results / "exact_scale.md", page)
-    print(page)
-    return 0
+    try:
+        return {"rate": rate, **MEASURES[cell.kind](cell.rows, cell.model, device, cell.cap)}
+    finally:
+        if cell.device == "cuda":
+            torch.cuda.empty_cache()
 
 
+@cache
 def matrix_product_rate(device: torch.device) -> float:
-    """Floating point operations a second of a large float64 matrix product; the best of three."""
+    """Return the operations per second of a large float64 matrix product, the best of three."""
     m = 8192 if device.type == "cuda" else 3000
     A = torch.ones(m, m, dtype=torch.float64, device=device)
     best = math.inf
@@ -113,7 +153,7 @@ def matrix_product_rate(device: torch.device) -> float:
 
 
 def measure_fit(n: int, model: str, device: torch.device, cap: float) -> Record:
-    """One fit and 10,000 predictions with intervals."""
+    """Measure one fit and 10,000 predictions with intervals."""
     X, y, X_new, y_new = _split(n)
     if model == "ours":
         small = TwoStageGPRegressor(method="exact", device=str(device), random_state=0)
@@ -160,7 +200,7 @@ def measure_fit(n: int, model: str, device: torch.device, cap: float) -> Record:
 
 
 def measure_algebra(n: int, model: str, device: torch.device, cap: float) -> Record:
-    """A factor with its solution, the held-out residuals, and their errors against float64."""
+    """Measure a factor, its solution, held-out residuals, and their errors against float64."""
     rows = _rows(n, device)
     kernel, parameters = _example()
     dtype = getattr(torch, model)
@@ -190,11 +230,11 @@ def measure_algebra(n: int, model: str, device: torch.device, cap: float) -> Rec
 
 
 def measure_derivatives(n: int, model: str, device: torch.device, cap: float) -> Record:
-    r"""Derivatives from random signs against those of all matrices, at trained hyperparameters.
+    r"""Compare derivatives from random signs with exact ones, at trained hyperparameters.
 
-    The error is told in standard errors of the parameters: with the Hessian H of the mean objective
-    over n rows, the Newton step of an error e is :math:`H^{-1} e`, and n rows leave a standard
-    error of about :math:`(n H)^{-1/2}` open; ``in_standard_errors`` is the root mean square over
+    The error is in standard errors of the parameters: with the Hessian H of the mean objective over
+    n rows, the Newton step of an error e is :math:`H^{-1} e`, and the standard error of the
+    parameters is about :math:`(n H)^{-1/2}`; ``in_standard_errors`` is the root mean square over
     parameters of their ratio.
     """
     rows = _rows(n, device)
@@ -227,7 +267,7 @@ def measure_derivatives(n: int, model: str, device: torch.device, cap: float) ->
 
 
 def measure_paths(n: int, model: str, device: torch.device, cap: float) -> Record:
-    """The default fit to a part of a table, once with all matrices at hand and once with one."""
+    """Fit the default to a part of a table, with all matrices in memory and with one at a time."""
     data = datasets.load(model)
     X, y = np.asarray(data.X, dtype=np.float64), np.asarray(data.y, dtype=np.float64)
     order = np.random.default_rng(1).permutation(len(y))
@@ -246,7 +286,7 @@ def measure_paths(n: int, model: str, device: torch.device, cap: float) -> Recor
     return record
 
 
-_MEASURES = {
+MEASURES: dict[str, Callable[[int, str, torch.device, float], Record]] = {
     "paths": measure_paths,
     "fit": measure_fit,
     "algebra": measure_algebra,
@@ -308,12 +348,6 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"CPU, {torch.get_num_threads()} threads"
-
-
 def _split(n: int) -> tuple[Array, Array, Array, Array]:
     data = datasets.load("flights")
     X, y = np.asarray(data.X, dtype=np.float64), np.asarray(data.y, dtype=np.float64)
@@ -337,29 +371,17 @@ def _example() -> tuple[NamedKernel, Array]:
     return kernel, np.append(kernel.start(), math.log(0.1))
 
 
-def report(records: list[Record]) -> str:
-    """The Markdown page."""
-    fine = [r for r in records if not r.get("error")]
-    parts = ["# Exact fits as far as one device goes\n", provenance(records), ""]
-    for title, kind, table in (
-        ("Fits", "fit", _fit_table),
-        ("Factorisations", "algebra", _algebra_table),
-        ("Derivatives", "derivatives", _derivative_table),
-        ("Both ways", "paths", _path_table),
-    ):
-        some = [r for r in fine if r["kind"] == kind]
-        if some:
-            parts += [f"## {title}", "", table(some), ""]
-        if kind == "fit" and some:
-            parts += ["## Growth", "", _growth(some), ""]
-    failed = [r for r in records if r.get("error")]
-    if failed:
-        rows = [
-            [r["place"], LABELS.get(r["model"], r["model"]), f"{r['rows']:,}", r["error"][:120]]
-            for r in failed
-        ]
-        parts += ["## Failures", "", markdown_table(["device", "model", "rows", "error"], rows), ""]
-    return "\n".join(parts)
+# --- page ----------------------------------------------------------------------------------------
+
+
+def _of_kind(kind: str, table: Callable[[list[Record]], str]) -> Callable[[list[Record]], str]:
+    """Return a section that shows the records of one kind, empty without any."""
+
+    def section(records: list[Record]) -> str:
+        some = [r for r in scored(records) if r["kind"] == kind]
+        return table(some) if some else ""
+
+    return section
 
 
 def _fit_table(records: list[Record]) -> str:
@@ -446,21 +468,32 @@ def _path_table(records: list[Record]) -> str:
     return markdown_table(head, rows)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    numbers = lambda text: [int(part) for part in text.split(",")]  # noqa: E731
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--rows", type=numbers, default=[10_000])
-    parser.add_argument("--models", type=lambda text: text.split(","), default=["ours"])
-    parser.add_argument("--algebra", action="store_true")
-    parser.add_argument("--derivatives", action="store_true")
-    parser.add_argument("--sets", type=lambda text: text.split(","), default=[])
-    parser.add_argument("--only-algebra", action="store_true", help="no fits")
-    parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--cap", type=float, default=120.0, help="seconds of a peer's training")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    return parser
-
+SECTIONS = {
+    "Fits": _of_kind("fit", _fit_table),
+    "Growth": _of_kind("fit", _growth),
+    "Factorisations": _of_kind("algebra", _algebra_table),
+    "Derivatives": _of_kind("derivatives", _derivative_table),
+    "Both ways": _of_kind("paths", _path_table),
+}
+MEASUREMENT = Measurement(
+    name="exact_scale",
+    about="Exact fits as far as one device goes.",
+    results=RESULTS,
+    cell=Cell,
+    cells=cells,
+    measure=measure,
+    report=Page(
+        "Exact fits as far as one device goes",
+        SECTIONS,
+        failed_by=("kind", "place", "model", "rows"),
+        counted="measurements",
+    ),
+    arguments=arguments,
+    key=("kind", "place", "model", "rows"),
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    # Imported by name: worker processes do not find cached functions of __main__.
+    from benchmarks.exact_scale import MEASUREMENT as MEASUREMENT_BY_NAME
+
+    raise SystemExit(run(MEASUREMENT_BY_NAME))

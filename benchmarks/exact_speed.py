@@ -5,20 +5,19 @@ a. The default model against a plain GPyTorch exact GP, on concrete and on 2000 
    more. GPyTorch as installed, with its approximate solver, stands beside it.
 b. On power, where one factorisation takes seconds: how many of them a fit needs, beside the time of
    a bare Cholesky of the same size, the floor of any exact method.
-c. Thirty rows: what a user waits for the smallest of tables.
+c. Thirty rows: how long a user waits for a fit to a very small table.
 
 All of it holds for the number of threads given (one by default). Needs ``TWOSTAGEGP_DATA``.
 
-    python -m benchmarks.exact_speed --no-power
+    python -m benchmarks.exact_speed --no-power --redo
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from statistics import median
 from typing import Any
 
@@ -26,21 +25,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-import twostagegp
 from benchmarks import RESULTS
 from benchmarks.gpytorch_exact import GPyTorchExact
-from measurements.provenance import code_version
-from measurements.store import plain, write_whole
+from measurements.arguments import positive
+from measurements.pages import Page, joined, scored
+from measurements.runner import Measurement, Workers, run
+from measurements.store import Record
 from measurements.tables import MISSING, figure, markdown_table, yes_no
-from measurements.timing import Timed, use_threads
+from measurements.timing import Timed
 from twostagegp import TwoStageGPRegressor, datasets, metrics
 
-__all__ = ["Split", "against_gpytorch", "large_fit", "main", "small_fit"]
+__all__ = ["MEASUREMENT", "Cell", "Split", "against_gpytorch", "large_fit", "measure", "small_fit"]
 
 Array = NDArray[np.float64]
 #: Training inputs and target, test inputs and target.
 Split = tuple[Array, Array, Array, Array]
-Facts = dict[str, Any]
 
 RATIO_GOAL = 1.0
 FACTORISATIONS_GOAL = 12
@@ -53,35 +52,53 @@ PEERS = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, then write and print the table."""
-    given = _parser().parse_args(arguments)
-    use_threads(given.threads)
+#: Tables of part a: their labels on the page, and how many training rows are taken.
+COMPARED = {"concrete": ("concrete", None), "kin8nm": ("kin8nm, a part", KIN8NM_ROWS)}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One part of the benchmark.
+
+    Attributes
+    ----------
+    part : str
+        A table of part a, or ``"power"`` or ``"small"``.
+    repeats : int
+        Fits of each model in part a.
+    threads : int
+    """
+
+    part: str
+    repeats: int
+    threads: int
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--repeats`` and ``--power``."""
+    parser.add_argument("--repeats", type=positive, default=3, help="fits of each model in part a")
+    parser.add_argument("--power", action=argparse.BooleanOptionalAction, default=True)
+
+
+def cells(given: argparse.Namespace) -> list[Cell]:
+    """Return the parts, the shortest first."""
+    parts = ["small"] if given.quick else ["small", *COMPARED, *["power"] * given.power]
+    return [Cell(part, given.repeats, given.threads) for part in parts]
+
+
+def measure(cell: Cell) -> Record:
+    """Measure one part."""
     _warm_up()
-    facts: Facts = {
-        "version": twostagegp.__version__,
-        "code": code_version(),
-        "torch": torch.__version__,
-        "machine": platform.processor() or platform.machine(),
-        "threads": given.threads,
-        "repeats": given.repeats,
-    }
-    facts["small"] = small_fit()
-    facts["gpytorch"] = [
-        against_gpytorch("concrete", _split("concrete"), given.repeats),
-        against_gpytorch("kin8nm, a part", _split("kin8nm", KIN8NM_ROWS), given.repeats),
-    ]
-    if given.power:
-        facts["power"] = large_fit(_split("power"))
-    page = report(facts)
-    write_whole(given.results / "exact_speed.json", json.dumps(plain(facts), indent=2) + "\n")
-    write_whole(given.results / "exact_speed.md", page)
-    print(page)
-    return 0
+    if cell.part == "small":
+        return small_fit()
+    if cell.part == "power":
+        return large_fit(_split("power"))
+    label, rows = COMPARED[cell.part]
+    return against_gpytorch(label, _split(cell.part, rows), cell.repeats)
 
 
-def against_gpytorch(label: str, split: Split, repeats: int) -> Facts:
-    """Fit all, in turns, and take the median seconds of each."""
+def against_gpytorch(label: str, split: Split, repeats: int) -> Record:
+    """Fit all models in turns and take the median seconds of each."""
     X, y, X_test, y_test = split
     makers: dict[str, Callable[[], Any]] = {
         "ours": lambda: TwoStageGPRegressor(random_state=0, device="cpu"),
@@ -96,7 +113,7 @@ def against_gpytorch(label: str, split: Split, repeats: int) -> Facts:
                 models[who] = make().fit(X, y)
             took[who].append(timed)
             print(f"{label}: {who} {timed.cpu:.2f} CPU s", flush=True)
-    facts: Facts = {"table": label, "n": len(y)}
+    facts: Record = {"table": label, "n": len(y)}
     for who, model in models.items():
         predicted = model.predict(X_test, return_std=True)
         facts[who] = {
@@ -109,8 +126,8 @@ def against_gpytorch(label: str, split: Split, repeats: int) -> Facts:
     return facts
 
 
-def large_fit(split: Split) -> Facts:
-    """One default fit: its factorisations on all rows, its seconds, and those of a bare one."""
+def large_fit(split: Split) -> Record:
+    """Fit the default once and count its factorisations, beside the time of a bare one."""
     X, y, X_test, y_test = split
     with Timed() as took:
         model = TwoStageGPRegressor(random_state=0, device="cpu").fit(X, y)
@@ -128,8 +145,8 @@ def large_fit(split: Split) -> Facts:
     }
 
 
-def small_fit(n: int = 30, d: int = 3, repeats: int = 5) -> Facts:
-    """Median seconds of a fit over as many small tables."""
+def small_fit(n: int = 30, d: int = 3, repeats: int = 5) -> Record:
+    """Return the median seconds of a fit, over one small table per repeat."""
     seconds = []
     for seed in range(repeats):
         rng = np.random.default_rng(seed)
@@ -142,31 +159,52 @@ def small_fit(n: int = 30, d: int = 3, repeats: int = 5) -> Facts:
     return {"n": n, "d": d, "wall_seconds": wall, "cpu_seconds": cpu, "all": seconds}
 
 
-def report(facts: Facts) -> str:
-    """The Markdown page."""
-    small = facts["small"]
-    parts = [
-        "# Speed of exact fits\n",
-        f"twostagegp {facts['version']} (source {facts['code']}), torch {facts['torch']}, "
-        f"{facts['machine']}, {facts['threads']} thread(s).\n",
-        "## Default model against GPyTorch's exact GP\n",
-        f"Seconds of a fit, median of {facts['repeats']}; goal: our CPU seconds over those of the "
-        f"peer that factorises too at most {RATIO_GOAL:g}. NLPD on the standardised target.\n",
-        _peer_table(facts["gpytorch"]),
-    ]
-    if "power" in facts:
-        parts += ["## Full factorisations on power\n", _power_table(facts["power"])]
+# --- page ----------------------------------------------------------------------------------------
+
+
+def _about(records: list[Record]) -> str:
+    found = {
+        f"torch {r['torch']}, {r['machine']}, {r['threads']} thread(s)" for r in scored(records)
+    }
+    return "; ".join(sorted(found)) + "." if found else ""
+
+
+def _part(records: list[Record], part: str) -> Record | None:
+    return next((r for r in scored(records) if r["part"] == part), None)
+
+
+def _peer_section(records: list[Record]) -> str:
+    found = [r for part in COMPARED if (r := _part(records, part)) is not None]
+    if not found:
+        return ""
+    repeats = ", ".join(str(n) for n in sorted({r["repeats"] for r in found}))
+    words = (
+        f"Seconds per fit, median of {repeats}; goal: our CPU seconds over those of the peer that "
+        f"factorises too at most {RATIO_GOAL:g}. NLPD on the standardised target."
+    )
+    return joined(words, _peer_table(found))
+
+
+def _power_section(records: list[Record]) -> str:
+    found = _part(records, "power")
+    return "" if found is None else _power_table(found)
+
+
+def _small_section(records: list[Record]) -> str:
+    small = _part(records, "small")
+    if small is None:
+        return ""
     met = yes_no(small["wall_seconds"] < SMALL_SECONDS_GOAL)
-    parts += [
-        f"## {small['n']} rows, {small['d']} columns\n",
-        f"{figure(small['wall_seconds'])} s a fit ({figure(small['cpu_seconds'])} CPU s), median "
-        f"of {len(small['all'])}; goal: below {SMALL_SECONDS_GOAL:g} s; met: {met}.\n",
-    ]
-    return "\n".join(parts)
+    return (
+        f"{figure(small['wall_seconds'])} seconds per fit ({figure(small['cpu_seconds'])} CPU "
+        f"seconds), median of {len(small['all'])}; goal: below {SMALL_SECONDS_GOAL:g} s; met: "
+        f"{met}."
+    )
 
 
-def _peer_table(rows: list[Facts]) -> str:
-    header = ["table", "rows", "model", "CPU s", "wall s", "RMSE", "NLPD", "ours / theirs", "met"]
+def _peer_table(rows: list[Record]) -> str:
+    header = ["table", "rows", "model", "CPU seconds", "seconds", "RMSE", "NLPD"]
+    header += ["ours / theirs", "met"]
     lines = []
     for row in rows:
         for who, name in PEERS.items():
@@ -179,26 +217,26 @@ def _peer_table(rows: list[Facts]) -> str:
     return markdown_table(header, lines)
 
 
-def _power_table(facts: Facts) -> str:
+def _power_table(facts: Record) -> str:
     factorisations = facts["full_factorisations"]
     floor = facts["cholesky_cpu_seconds"]
     lines = [
         ["distinct rows", str(facts["n"])],
         [f"full factorisations (goal ≤ {FACTORISATIONS_GOAL})", str(factorisations)],
         ["goal met", yes_no(factorisations <= FACTORISATIONS_GOAL)],
-        ["CPU s of the fit", figure(facts["cpu_seconds"])],
-        ["wall s of the fit", figure(facts["wall_seconds"])],
-        ["CPU s of one bare Cholesky", figure(floor)],
-        ["the fit in bare Choleskys", figure(facts["cpu_seconds"] / floor)],
-        ["evaluations spared all rows by the warm start", str(facts["evaluations_saved"])],
-        ["seconds so saved, estimated", figure(facts["seconds_saved"])],
+        ["CPU seconds of the fit", figure(facts["cpu_seconds"])],
+        ["seconds of the fit", figure(facts["wall_seconds"])],
+        ["CPU seconds of one bare Cholesky", figure(floor)],
+        ["CPU seconds of the fit / of one bare Cholesky", figure(facts["cpu_seconds"] / floor)],
+        ["evaluations on a subset of the rows, in the warm start", str(facts["evaluations_saved"])],
+        ["seconds saved by that, estimated", figure(facts["seconds_saved"])],
         ["test RMSE", figure(facts["rmse"])],
         ["test NLPD, standardised", figure(facts["nlpd_standardized"])],
     ]
     return markdown_table(["power, split 0", ""], lines)
 
 
-def _accuracy(y_train: Array, y: Array, mean: Array, std: Array) -> Facts:
+def _accuracy(y_train: Array, y: Array, mean: Array, std: Array) -> Record:
     scores = metrics.evaluate(y, mean, std, y_train=y_train)
     return {name: scores[name] for name in ("rmse", "nlpd_standardized")}
 
@@ -221,23 +259,36 @@ def _split(name: str, rows: int | None = None) -> Split:
     return data.X[train], data.y[train], data.X[test], data.y[test]
 
 
+@cache
 def _warm_up() -> None:
-    """Pay for imports and first calls before the clock runs."""
+    """Import and compile before the clock runs."""
     X = np.random.default_rng(0).normal(size=(20, 2))
     TwoStageGPRegressor(random_state=0, device="cpu").fit(X, X[:, 0]).predict(X, return_std=True)
     GPyTorchExact(steps=2).fit(X, X[:, 0]).predict(X + 0.1)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.exact_speed", description="What an exact fit costs."
-    )
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=3, help="fits of each model in part a")
-    parser.add_argument("--power", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    return parser
-
+MEASUREMENT = Measurement(
+    name="exact_speed",
+    about="What an exact fit costs.",
+    results=RESULTS,
+    cell=Cell,
+    cells=cells,
+    measure=measure,
+    report=Page(
+        "Speed of exact fits",
+        {
+            "Default model against GPyTorch's exact GP": _peer_section,
+            "Full factorisations on power": _power_section,
+            "30 rows, 3 columns": _small_section,
+        },
+        about=_about,
+        failed_by=("part",),
+        counted="parts",
+    ),
+    arguments=arguments,
+    key=("part",),
+    strategy=Workers(threads=1),
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(MEASUREMENT))

@@ -1,7 +1,11 @@
 """Many cases in processes of their own: one that dies is counted and named, and the rest goes on.
 
 Every result is a line of a file, and before a case runs there is a line that says that it crashed.
-When a process dies, the last line is true, and a new process goes on behind it.
+When a process dies, the last line is true, and another process continues with the next case.
+
+This is not a :class:`~measurements.runner.Measurement`: there are hundreds of thousands of cases,
+each too short for a record of its own, and a case that kills its process is a result, not a failed
+measurement. Only the counts are stored.
 """
 
 from __future__ import annotations

@@ -6,15 +6,14 @@ to one subsample after the other, 100 steps of AdamW each; some repetitions of i
 subsamples of the search and the time of all is extrapolated. The loop neither draws subsamples nor
 scores the kernels, the search does both. Runs of the search and of the loop take turns.
 
-A subsample is of distinct rows, and the loop gets all rows of the table behind them, exact copies
-once: a search merges repeats without changing the likelihood and counts copies once, so that both
-sides solve the same problem. Both
-sides' hyperparameters are judged by that likelihood. What the loop would reach if trained to the
-end is shown too, and is not timed.
+A subsample consists of distinct rows, and the loop gets all rows of the table that repeat them,
+exact copies once: a search merges repeats without changing the likelihood and counts copies once,
+so that both sides solve the same problem. The hyperparameters of both sides are judged by that
+likelihood. What the loop would reach if trained to the end is shown too, and is not timed.
 
 Needs ``TWOSTAGEGP_DATA``. On a GPU the loop is left out unless asked for.
 
-    python -m benchmarks.kernel_search
+    python -m benchmarks.kernel_search --redo
     python -m benchmarks.kernel_search --device cuda --results build/results
 """
 
@@ -24,9 +23,8 @@ import argparse
 import math
 import os
 import platform
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,19 +32,31 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-import twostagegp
 from benchmarks import RESULTS
 from benchmarks.search_profile import Profile, profiled
 from benchmarks.search_tables import KERNELS, report
-from measurements.provenance import code_version
-from measurements.store import JsonLines, Record, write_whole
+from measurements.errors import CannotMeasureError
+from measurements.runner import Measurement, run
+from measurements.store import Record
 from measurements.timing import Timed, use_threads
 from twostagegp import datasets, search_kernel
 from twostagegp.data.scaling import Prepared, prepare
 from twostagegp.kernels import make_kernel
 from twostagegp.search.kernel_search import KernelSearch
 
-__all__ = ["Plan", "Standardised", "Table", "main", "measure", "nll_a_row"]
+__all__ = [
+    "MEASUREMENT",
+    "Plan",
+    "Standardised",
+    "Table",
+    "extrapolated_seconds",
+    "gpytorch_kernel",
+    "log_parameters",
+    "measure",
+    "measure_table",
+    "nll_per_row",
+    "search",
+]
 
 Array = NDArray[np.float64]
 #: Inputs and target in the user's units.
@@ -57,9 +67,9 @@ LOOP_REPEATS = 4
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured.
+    """What is measured on one device.
 
-    Parameters
+    Attributes
     ----------
     device : str
     repeats, subsample : int
@@ -68,6 +78,8 @@ class Plan:
         Times that the search is run; the fastest counts, as other programs only ever add time.
     loop_repeats : int
         Repetitions of the loop for each kernel.
+    threads : int, optional
+        None: as many as torch takes.
     """
 
     device: str = "cpu"
@@ -75,6 +87,7 @@ class Plan:
     subsample: int = 500
     runs: int = 3
     loop_repeats: int = LOOP_REPEATS
+    threads: int | None = None
 
 
 @dataclass(frozen=True)
@@ -119,55 +132,66 @@ class Standardised:
         return self.X[rows], self.t[rows]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, keep the result, then write and print the table."""
-    parser = _parser()
-    given = parser.parse_args(arguments)
-    if given.threads is not None:
-        use_threads(given.threads)
-    store = JsonLines(given.results / "kernel_search.jsonl", key=("device",))
-    if not given.table_only:
-        if given.device == "cuda" and not torch.cuda.is_available():
-            parser.error("torch sees no CUDA device")
-        loop_repeats = given.loop_repeats
-        if loop_repeats is None:
-            loop_repeats = LOOP_REPEATS if given.device == "cpu" else 0
-        plan = Plan(given.device, given.repeats, given.subsample, given.runs, loop_repeats)
-        data = datasets.load("concrete")
-        store.append(measure(plan, (data.X, data.y)), replace=True)
-    page = report(list(store.records().values()))
-    write_whole(given.results / "kernel_search.md", page)
-    print(page)
-    return 0
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the fields of the plan."""
+    add = parser.add_argument
+    add("--device", choices=("cpu", "cuda"), default="cpu")
+    add("--repeats", type=int, help=f"of the search; {Plan.repeats} by default")
+    add("--subsample", type=int, help=f"rows of each; {Plan.subsample} by default")
+    add("--runs", type=int, help=f"searches of each kind; {Plan.runs} by default")
+    loop = f"repetitions of the loop for each kernel; by default {LOOP_REPEATS}, on a GPU 0"
+    add("--loop-repeats", type=int, help=loop)
+    add("--threads", type=int, help="default: as many as torch takes")
 
 
-def measure(plan: Plan, table: Table) -> Record:
-    """Search and loop in turns, then one more search with stopwatches in it."""
+def cells(given: argparse.Namespace) -> list[Plan]:
+    """Return the plan of one device."""
+    default = Plan(repeats=2, subsample=30, runs=1) if given.quick else Plan()
+    loop_repeats = given.loop_repeats
+    if loop_repeats is None:
+        loop_repeats = LOOP_REPEATS if given.device == "cpu" and not given.quick else 0
+    return [
+        Plan(
+            given.device,
+            given.repeats or default.repeats,
+            given.subsample or default.subsample,
+            given.runs or default.runs,
+            loop_repeats,
+            given.threads,
+        )
+    ]
+
+
+def measure(plan: Plan) -> Record:
+    """Measure search and loop on concrete."""
+    if plan.device == "cuda" and not torch.cuda.is_available():
+        raise CannotMeasureError("torch sees no CUDA device")
+    if plan.threads is not None:
+        use_threads(plan.threads)
+    data = datasets.load("concrete")
+    return measure_table(plan, (data.X, data.y))
+
+
+def measure_table(plan: Plan, table: Table) -> Record:
+    """Time search and loop in turns, then profile one more search."""
     record: Record = {
-        "device": plan.device,
-        "version": twostagegp.__version__,
-        "code": code_version(),
-        "torch": torch.__version__,
         "machine": _machine(plan.device),
         "threads": torch.get_num_threads(),
         "load": os.getloadavg()[0],
-        "repeats": plan.repeats,
-        "subsample": plan.subsample,
-        "runs": plan.runs,
     }
     rows = Standardised.of(table, plan.device)
     _warm_up(plan, table, rows)
     took: dict[bool, list[Timed]] = {False: [], True: []}
     found: dict[bool, KernelSearch] = {}
     fits: list[Record] = []
-    for run in range(plan.runs):
+    for turn in range(plan.runs):
         for early in took:
             with Timed() as timed:
-                found[early] = _search(plan, table, early)
+                found[early] = search(plan, table, early)
             took[early].append(timed)
             what = "early decision" if early else "all repetitions"
             print(f"search, {what}: {timed.wall:.2f} s ({timed.cpu:.2f} CPU s)", flush=True)
-        for repeat in range(plan.loop_repeats)[run :: plan.runs]:
+        for repeat in range(plan.loop_repeats)[turn :: plan.runs]:
             for name in KERNELS:
                 fits.append(_loop_fit(name, repeat, found[False], rows))
                 print(f"loop, {name}: {fits[-1]['wall_seconds']:.2f} s", flush=True)
@@ -176,9 +200,9 @@ def measure(plan: Plan, table: Table) -> Record:
     if fits:
         record["loop"] = {
             "repeats": plan.loop_repeats,
-            "wall_seconds": _extrapolated(fits, "wall_seconds", plan.repeats),
-            "cpu_seconds": _extrapolated(fits, "cpu_seconds", plan.repeats),
-            "slowest_wall_seconds": _extrapolated(fits, "wall_seconds", plan.repeats, max),
+            "wall_seconds": extrapolated_seconds(fits, "wall_seconds", plan.repeats),
+            "cpu_seconds": extrapolated_seconds(fits, "cpu_seconds", plan.repeats),
+            "slowest_wall_seconds": extrapolated_seconds(fits, "wall_seconds", plan.repeats, max),
             "fits": fits,
         }
     if plan.device == "cuda":
@@ -186,8 +210,8 @@ def measure(plan: Plan, table: Table) -> Record:
     return record | {"breakdown": _breakdown(plan, table)}
 
 
-def nll_a_row(name: str, parameters: Array, X: Tensor, t: Tensor) -> float:
-    """Exact negative log likelihood a row of an isotropic kernel, without any prior.
+def nll_per_row(name: str, parameters: Array, X: Tensor, t: Tensor) -> float:
+    """Return the negative log likelihood per row of an isotropic kernel, without any prior.
 
     Parameters
     ----------
@@ -205,7 +229,8 @@ def nll_a_row(name: str, parameters: Array, X: Tensor, t: Tensor) -> float:
     return float(value) / len(t) + 0.5 * math.log(2.0 * math.pi)
 
 
-def _search(plan: Plan, table: Table, early: bool, n_jobs: int | None = None) -> KernelSearch:
+def search(plan: Plan, table: Table, early: bool, n_jobs: int | None = None) -> KernelSearch:
+    """Run the search that is timed."""
     return search_kernel(
         *table,
         KERNELS,
@@ -247,10 +272,10 @@ def _loop_fit(
 
     X, t = rows.behind(search.index[repeat, : search.n_train])
     with Timed() as timed:
-        model = train(X, t, _gpytorch_kernel(name), steps)
-        parameters = {"loop": _parameters(model)}  # waits for a GPU to finish
+        model = train(X, t, gpytorch_kernel(name), steps)
+        parameters = {"loop": log_parameters(model)}  # waits for a GPU to finish
     train_to_the_end(model)
-    parameters["end"] = _parameters(model)
+    parameters["end"] = log_parameters(model)
     entry = next(entry for entry in search.entries if entry.label == name)
     assert entry.repeated is not None
     parameters["ours"] = entry.repeated.parameters[repeat]
@@ -260,28 +285,29 @@ def _loop_fit(
         "wall_seconds": timed.wall,
         "cpu_seconds": timed.cpu,
         "rows": len(t),
-        "nll": {who: nll_a_row(name, p, X, t) for who, p in parameters.items()},
+        "nll": {who: nll_per_row(name, p, X, t) for who, p in parameters.items()},
         "parameters": {who: list(p) for who, p in parameters.items()},
     }
 
 
-def _gpytorch_kernel(name: str) -> Any:
+def gpytorch_kernel(name: str) -> Any:
+    """Return the kernel of the loop."""
     from gpytorch.kernels import MaternKernel, RBFKernel
 
     return RBFKernel() if name == "rbf" else MaternKernel(nu={"12": 0.5, "32": 1.5}[name[-2:]])
 
 
-def _parameters(model: Any) -> Array:
-    """Logarithms of lengthscale, outputscale and noise variance."""
+def log_parameters(model: Any) -> Array:
+    """Return the logarithms of lengthscale, outputscale and noise variance of a GPyTorch model."""
     kernel = model.covar_module
     values = (kernel.base_kernel.lengthscale, kernel.outputscale, model.likelihood.noise)
     return np.log([value.item() for value in values])
 
 
-def _extrapolated(
+def extrapolated_seconds(
     fits: list[Record], field: str, repeats: int, pick: Callable[[Iterable[float]], float] = min
 ) -> float:
-    """Seconds of all repetitions of all kernels, from the fastest of a few."""
+    """Return the seconds of all repetitions of all kernels, from the fastest of a few."""
     return sum(
         repeats * pick(fit[field] for fit in fits if fit["kernel"] == name) for name in KERNELS
     )
@@ -291,15 +317,15 @@ def _breakdown(plan: Plan, table: Table) -> Record:
     """Seconds of the parts of one more search, on one thread where it runs on the CPU."""
     cuda = plan.device == "cuda"
     with profiled(cuda) as profile, Timed() as timed:
-        search = _search(plan, table, early=False, n_jobs=None if cuda else 1)
-    seconds = {"subsampling": search.seconds["subsamples"], **profile.seconds}
+        found = search(plan, table, early=False, n_jobs=None if cuda else 1)
+    seconds = {"subsampling": found.seconds["subsamples"], **profile.seconds}
     seconds["the rest"] = timed.wall - sum(seconds.values())
     return {
         "wall_seconds": timed.wall,
         "seconds": seconds,
         "threads": torch.get_num_threads() if cuda else 1,
         "blocks": profile.calls,
-        **_matrix_counts(profile, search.n_train, len(KERNELS) * plan.repeats),
+        **_matrix_counts(profile, found.n_train, len(KERNELS) * plan.repeats),
     }
 
 
@@ -313,9 +339,9 @@ def _matrix_counts(profile: Profile, n_train: int, n_problems: int) -> Record:
 
 
 def _warm_up(plan: Plan, table: Table, rows: Standardised) -> None:
-    """Pay for imports, libraries and first calls before the clock runs."""
+    """Import and compile before the clock runs."""
     size = min(100, plan.subsample)
-    small = _search(Plan(plan.device, repeats=4, subsample=size), table, early=False)
+    small = search(Plan(plan.device, repeats=4, subsample=size), table, early=False)
     if plan.loop_repeats:
         _loop_fit(KERNELS[0], 0, small, rows, steps=2)
 
@@ -326,26 +352,17 @@ def _machine(device: str) -> str:
     return platform.processor() or platform.machine()
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.kernel_search", description="What a kernel search costs."
-    )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--repeats", type=int, default=Plan.repeats, help="of the search")
-    parser.add_argument("--subsample", type=int, default=Plan.subsample, help="rows of each")
-    parser.add_argument(
-        "--runs", type=int, default=Plan.runs, help="searches of each kind, the fastest counts"
-    )
-    parser.add_argument(
-        "--loop-repeats",
-        type=int,
-        help=f"repetitions of the loop for each kernel (default: {LOOP_REPEATS}; 0 on a GPU)",
-    )
-    parser.add_argument("--threads", type=int, help="default: as many as torch takes")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--table-only", action="store_true", help="no fits, only the table")
-    return parser
-
+MEASUREMENT = Measurement(
+    name="kernel_search",
+    about="What a kernel search costs.",
+    results=RESULTS,
+    cell=Plan,
+    cells=cells,
+    measure=measure,
+    report=report,
+    arguments=arguments,
+    key=("device",),
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(MEASUREMENT))

@@ -1,8 +1,8 @@
 """Time and memory of every engine against the number of rows, and what 10^9 rows would cost.
 
 The curves are read from the results of ``exact_scale``, ``neighbors_scale`` and ``dask_scale``;
-nothing is measured here. The last table is arithmetic: seconds a row, a point and a shard as the
-run on ten million rows had them, multiplied. It assumes that workers do not wait for each other,
+nothing is measured here. The last table is arithmetic: seconds per row, point and shard of the run
+on ten million rows, multiplied. It assumes that workers do not wait for each other,
 that the network keeps up, and that every scheduler task costs a millisecond.
 
     python -m benchmarks.scale
@@ -12,57 +12,106 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from benchmarks import RESULTS
-from measurements.store import JsonLines, Record, write_whole
+from measurements.pages import Page, joined, scored
+from measurements.runner import Measurement, run
+from measurements.store import JsonLines, Record
 from measurements.tables import figure, markdown_table
 
-__all__ = ["Cluster", "extrapolate", "main", "report"]
+__all__ = ["MEASUREMENT", "Cluster", "extrapolate", "load"]
 
 ROWS = 1_000_000_000
 #: Rows of a shard.
 SHARD = 1 << 20
-#: Bytes a number, columns, and metrics of the model (each has a copy of the inputs).
+#: Bytes per number, columns, and metrics of the model (each has a copy of the inputs).
 BYTES, COLUMNS, METRICS = 8, 8, 3
 #: Seconds that Dask's scheduler spends on a task, and dollars of a core for an hour: assumptions.
 TASK_SECONDS, CORE_HOUR = 1e-3, 0.05
 
 
+#: The stores that are read, with their keys.
+STORES = {
+    "exact_scale": ("kind", "place", "model", "rows"),
+    "neighbors_scale": ("device", "rows"),
+    "dask_scale": ("rows", "workers"),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Nothing is measured."""
+
+
+def cells(given: argparse.Namespace) -> list[Cell]:
+    """Return no cells."""
+    return []
+
+
+def measure(cell: Cell) -> Record:
+    """Never called, as there are no cells."""
+    raise NotImplementedError
+
+
+def load(folder: Path) -> list[Record]:
+    """Return the default fits of all engines; ``benchmark`` says which store they are from."""
+    found = [
+        {"benchmark": name, **record}
+        for name, key in STORES.items()
+        for record in JsonLines(folder / f"{name}.jsonl", key).records().values()
+    ]
+    return [r for r in scored(found) if r.get("kind", "fit") == "fit" and _is_ours(r)]
+
+
+def _is_ours(record: Record) -> bool:
+    return record["benchmark"] != "exact_scale" or record["model"] == "ours"
+
+
 @dataclass(frozen=True)
 class Curve:
-    """Points of one engine on one machine: rows, seconds of a fit, seconds a prediction, GiB."""
+    """Points of one engine on one machine: rows, seconds per fit, seconds per prediction, GiB."""
 
     engine: str
     place: str
     points: tuple[tuple[int, float, float, float], ...]
 
 
-def curves(folder: Path) -> list[Curve]:
-    """All that has been measured."""
+def curves(records: list[Record]) -> list[Curve]:
+    """Return one curve per engine and place."""
     found: dict[tuple[str, str], list[tuple[int, float, float, float]]] = {}
-    for r in _records(folder / "exact_scale.jsonl", ("kind", "place", "model", "rows")):
-        if r["kind"] == "fit" and r["model"] == "ours" and not r.get("error"):
-            point = (r["rows"], r["fit_seconds"], r["predict_seconds"] / 1e4, _gib(r["peak_bytes"]))
-            found.setdefault(("exact", r["place"]), []).append(point)
-    for r in _records(folder / "neighbors_scale.jsonl", ("device", "rows")):
-        engine = "neighbours" if r["device"] == "cpu" else "neighbours, one kernel"
-        place = f"CPU, {r['threads']} threads" if r["device"] == "cpu" else r["machine"]
-        point = (r["rows"], r["fit_wall"], r["predict_wall"] / r["points"], r["peak_gib"])
-        found.setdefault((engine, place), []).append(point)
-    for r in _records(folder / "dask_scale.jsonl", ("rows", "workers")):
-        place = f"{r['workers']} workers of {r['memory']}"
-        point = (r["rows"], r["fit_wall"], r["predict_wall"] / r["points"], r["worker_peak_gib"])
-        found.setdefault(("neighbours, Dask", place), []).append(point)
+    for r in records:
+        engine_and_place, point = POINTS[r["benchmark"]](r)
+        found.setdefault(engine_and_place, []).append(point)
     return [Curve(*key, tuple(sorted(points))) for key, points in found.items()]
 
 
-def _records(path: Path, key: tuple[str, ...]) -> list[Record]:
-    return list(JsonLines(path, key).records().values())
+def _exact_point(r: Record) -> tuple[tuple[str, str], tuple[int, float, float, float]]:
+    point = (r["rows"], r["fit_seconds"], r["predict_seconds"] / 1e4, _gib(r["peak_bytes"]))
+    return ("exact", r["place"]), point
+
+
+def _neighbor_point(r: Record) -> tuple[tuple[str, str], tuple[int, float, float, float]]:
+    engine = "neighbours" if r["device"] == "cpu" else "neighbours, one kernel"
+    place = f"CPU, {r['threads']} threads" if r["device"] == "cpu" else r["machine"]
+    seconds = r["predict_wall"] / r["points"]
+    return (engine, place), (r["rows"], r["fit_wall"], seconds, r["peak_gib"])
+
+
+def _dask_point(r: Record) -> tuple[tuple[str, str], tuple[int, float, float, float]]:
+    place = f"{r['workers']} workers of {r['memory']}"
+    seconds = r["predict_wall"] / r["points"]
+    return ("neighbours, Dask", place), (r["rows"], r["fit_wall"], seconds, r["worker_peak_gib"])
+
+
+POINTS = {
+    "exact_scale": _exact_point,
+    "neighbors_scale": _neighbor_point,
+    "dask_scale": _dask_point,
+}
 
 
 def _gib(size: float) -> float:
@@ -79,7 +128,7 @@ class Cluster:
 
 
 def extrapolate(measured: Record, cluster: Cluster, rows: int = ROWS) -> dict[str, float]:
-    """Seconds, memory and dollars of a fit and of predictions, from one measured run.
+    """Return seconds, memory and dollars of a fit and of predictions, from one measured run.
 
     Examples
     --------
@@ -119,32 +168,37 @@ def extrapolate(measured: Record, cluster: Cluster, rows: int = ROWS) -> dict[st
     }
 
 
-def report(folder: Path) -> str:
-    """The Markdown page."""
-    known = curves(folder)
-    parts = ["# Time and memory against the number of rows", "", "## Curves", ""]
-    head = ["engine", "on", "rows", "fit, s", "microseconds a prediction", "peak GiB"]
-    lines, growth = [], []
-    for curve in known:
-        for n, fit, one, gib in curve.points:
-            numbers = [figure(fit), figure(1e6 * one), figure(gib)]
-            lines.append([curve.engine, curve.place, f"{n:,}", *numbers])
+# --- page ----------------------------------------------------------------------------------------
+
+
+def _curves(records: list[Record]) -> str:
+    head = ["engine", "on", "rows", "fit, s", "microseconds per prediction", "peak GiB"]
+    lines = [
+        [curve.engine, curve.place, f"{n:,}", figure(fit), figure(1e6 * one), figure(gib)]
+        for curve in curves(records)
+        for n, fit, one, gib in curve.points
+    ]
+    return markdown_table(head, lines)
+
+
+def _growth(records: list[Record]) -> str:
+    """Exponents between neighbouring numbers of rows."""
+    lines = []
+    for curve in curves(records):
         for small, large in pairwise(curve.points):
             ratio = math.log(large[0] / small[0])
             exponents = [math.log(large[i] / small[i]) / ratio for i in (1, 2, 3)]
             between = f"{small[0]:,} to {large[0]:,}"
-            row = [curve.engine, curve.place, between, *[f"{e:.2f}" for e in exponents]]
-            growth.append(row)
-    parts += [markdown_table(head, lines), "", "## Growth of all", ""]
-    parts += [markdown_table(["engine", "on", "rows", "fit", "prediction", "memory"], growth), ""]
-    parts += ["## A thousand million rows", "", _extrapolation(folder), ""]
-    return "\n".join(parts)
+            lines.append([curve.engine, curve.place, between, *[f"{e:.2f}" for e in exponents]])
+    return markdown_table(["engine", "on", "rows", "fit", "prediction", "memory"], lines)
 
 
-def _extrapolation(folder: Path) -> str:
-    runs = _records(folder / "dask_scale.jsonl", ("rows", "workers"))
+def _extrapolation(records: list[Record]) -> str:
+    runs = [r for r in records if r["benchmark"] == "dask_scale"]
+    if not runs:
+        return ""
     measured = max(runs, key=lambda r: r["rows"])
-    head = ["workers, a core each", "GiB each", "rows' memory, GiB", "share of the memory",
+    head = ["workers of one core", "GiB each", "rows' memory, GiB", "share of the memory",
             "sample, s", "on the client, s", "shards, s", "fit, s",
             "1,000,000 predictions: solving, s", "scheduling, s", "dollars"]  # fmt: skip
     lines = []
@@ -159,14 +213,14 @@ def _extrapolation(folder: Path) -> str:
     words = (
         f"**Arithmetic, not a measurement**: seconds of the run on {measured['rows']:,} rows with "
         f"{measured['workers']} workers, {COLUMNS} columns, {METRICS} metrics, multiplied; "
-        f"{TASK_SECONDS * 1e3:g} ms a task of the scheduler and {CORE_HOUR} dollars a core and "
-        "hour are assumed.\n\n"
+        f"{TASK_SECONDS * 1e3:g} ms per task of the scheduler and {CORE_HOUR} dollars per "
+        "core and hour are assumed."
     )
-    return words + markdown_table(head, lines)
+    return joined(words, markdown_table(head, lines))
 
 
-def draw(known: list[Curve]) -> str:
-    """Seconds and memory against rows, on logarithmic axes, as SVG."""
+def draw(records: list[Record]) -> str:
+    """Draw seconds and memory against rows, on logarithmic axes, as SVG."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -175,7 +229,7 @@ def draw(known: list[Curve]) -> str:
     fig: Any = Figure(figsize=(9.0, 3.6))
     axes = fig.subplots(1, 2)
     colours = mpl.colormaps["tab10"].colors
-    for k, curve in enumerate(known):
+    for k, curve in enumerate(curves(records)):
         rows = [point[0] for point in curve.points]
         label = f"{curve.engine} ({curve.place})"
         axes[0].loglog(rows, [p[1] for p in curve.points], "o-", color=colours[k], label=label)
@@ -190,17 +244,20 @@ def draw(known: list[Curve]) -> str:
     return svg(fig)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write and print the page, and draw the curves."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    folder = parser.parse_args(arguments).results
-    page = report(folder)
-    write_whole(folder / "scale.md", page)
-    write_whole(folder / "scale.svg", draw(curves(folder)))
-    print(page)
-    return 0
-
+MEASUREMENT = Measurement(
+    name="scale",
+    about="Time and memory of every engine against the number of rows.",
+    results=RESULTS,
+    cell=Cell,
+    cells=cells,
+    measure=measure,
+    report=Page(
+        "Time and memory against the number of rows",
+        {"Curves": _curves, "Growth of all": _growth, "A thousand million rows": _extrapolation},
+    ),
+    figure=draw,
+    load=load,
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(MEASUREMENT))

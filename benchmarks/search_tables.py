@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from measurements.pages import NO_RECORDS, joined, scored
 from measurements.store import Record
 from measurements.tables import MISSING, figure, markdown_table, yes_no
 
@@ -15,14 +16,15 @@ KERNELS = ("rbf", "matern32", "matern12")
 FULL_GOAL, EARLY_GOAL = 20.0, 60.0
 #: Seconds of the full search on a GPU.
 GPU_SECONDS_GOAL = 3.0
-#: How much worse than the loop's the likelihood of one repetition may be, a row.
+#: How much worse than the loop's the likelihood of one repetition may be, per row.
 NLL_GOAL = 1e-3
 
 
 def report(records: list[Record]) -> str:
-    """The Markdown page."""
+    """Return the page."""
+    records = scored(records)
     if not records:
-        return "# Speed of the kernel search\n\nNo results yet.\n"
+        return joined("# Speed of the kernel search", NO_RECORDS)
     parts = ["# Speed of the kernel search\n"]
     parts += [f"{_head(record)}\n" for record in records]
     parts += ["## Seconds\n", _seconds_note(records), _seconds_table(records)]
@@ -60,7 +62,7 @@ def _seconds_note(records: list[Record]) -> str:
 
 
 def _seconds_table(records: list[Record]) -> str:
-    header = ["device", "what", "repetitions", "evaluations", "wall s", "slowest", "CPU s"]
+    header = ["device", "what", "repetitions", "evaluations", "seconds", "slowest", "CPU seconds"]
     fields = ("wall_seconds", "slowest_wall_seconds", "cpu_seconds")
     lines = []
     for record in records:
@@ -75,7 +77,7 @@ def _seconds_table(records: list[Record]) -> str:
             cells = [label, str(facts["repeats"]), figure(evaluations)]
             cells += [figure(facts[field]) for field in fields]
             lines.append([device, *cells, *_against_goal(record, name)])
-    return markdown_table([*header, "loop / ours, wall", "goal", "met"], lines)
+    return markdown_table([*header, "loop / ours, seconds", "goal", "met"], lines)
 
 
 def _against_goal(record: Record, name: str) -> list[str]:
@@ -95,10 +97,11 @@ def _likelihood_note(records: list[Record]) -> str:
     loop = records[0]["loop"]
     rows = [fit["rows"] for fit in loop["fits"]]
     return (
-        "Negative log likelihood a row, without prior, at both sides' hyperparameters on the rows "
-        f"of the loop's {loop['repeats']} repetitions: {min(rows)} to {max(rows)}, the distinct "
-        "rows with their repeats. *To the end*: the loop's models trained on until nothing is "
-        f"gained. Goal: ours minus the loop's at most {NLL_GOAL:g} in every repetition.\n"
+        "Negative log likelihood per row, without prior, at the hyperparameters of both sides on "
+        f"the rows of the loop's {loop['repeats']} repetitions: {min(rows)} to {max(rows)}, the "
+        "distinct rows with their repeats. *To the end*: the loop's models trained on until "
+        "nothing is gained. Goal: ours minus the loop's at most "
+        f"{NLL_GOAL:g} in every repetition.\n"
     )
 
 

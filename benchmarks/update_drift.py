@@ -1,9 +1,9 @@
 """How often ``update`` asks for a refit: on streams without a change, and after one.
 
-A model is fitted to n rows; then as many as half of that come in, in batches. On streams without a
-change the share that ever raises the evidence of docs/updating.md to its limit is the rate of false
-alarms; after a change it is the power, with the rows that it took. The rule for rows that have
-grown by half is left out. All streams of a seed share one fit.
+A model is fitted to n rows; then n / 2 more arrive in batches. The share of streams in which the
+evidence of docs/updating.md reaches its limit is the rate of false alarms on streams without a
+change, and the power after a change; the rows until the alarm are counted too. The rule for tables
+that have grown by half is left out. Streams of a seed with the same noise share one fit.
 
     python -m benchmarks.update_drift --seeds 0-99
 """
@@ -15,24 +15,24 @@ import copy
 import statistics
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-import twostagegp
 from benchmarks import RESULTS
 from measurements.arguments import numbers
-from measurements.provenance import code_version
-from measurements.store import JsonLines, Record, write_whole
+from measurements.pages import Page, joined, scored
+from measurements.runner import Measurement, run
+from measurements.store import Record
 from measurements.tables import markdown_table
-from measurements.timing import use_threads
 from twostagegp import TwoStageGPRegressor
 from twostagegp.errors import TwoStageGPWarning
 from twostagegp.estimators.drift import LEVEL
 
-__all__ = ["main"]
+__all__ = ["MEASUREMENT", "Cell", "measure"]
 
 Array = NDArray[np.float64]
 Rng = np.random.Generator
@@ -54,6 +54,51 @@ CHANGES = {
     "shift 1": "all targets + 1 noise sd",
     "concept": "± 2 noise sd, by the sign of x0",
 }
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One stream: its kind, the rows of the fit, the rows per batch, and the seed."""
+
+    kind: str
+    n: int
+    batch: int
+    seed: int
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--seeds``, ``--rows`` and ``--batches``."""
+    parser.add_argument("--seeds", type=numbers, help="0-99 by default")
+    parser.add_argument("--rows", type=numbers, help="rows of the fits; 60,200 by default")
+    parser.add_argument("--batches", type=numbers, default=[1, 10])
+
+
+def cells(given: argparse.Namespace) -> list[Cell]:
+    """Return all streams; those that share a fit follow each other."""
+    return [
+        Cell(kind, n, batch, seed)
+        for seed in given.seeds or (range(1) if given.quick else range(100))
+        for n in given.rows or ([20] if given.quick else [60, 200])
+        for kind in (*STEADY, *CHANGES)
+        for batch in (given.batches if kind in STEADY else given.batches[-1:])
+    ]
+
+
+def measure(cell: Cell) -> Record:
+    """Return the rows after which the evidence reaches its limit; 0 if it never does."""
+    rng = np.random.default_rng([cell.seed, 1])
+    noise = cell.kind if cell.kind in ("little", "tails", "local") else "noise"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TwoStageGPWarning)
+        model = _fitted(noise, cell.n, cell.seed)
+        alarm = _alarm(model, lambda m: _rows(cell.kind, m, rng, False), cell.n // 2, cell.batch)
+    return {"alarm": alarm}
+
+
+@lru_cache(maxsize=4)
+def _fitted(noise: str, n: int, seed: int) -> Any:
+    X, y = _rows(noise, n, np.random.default_rng(seed), fitting=True)
+    return TwoStageGPRegressor(kernels=("rbf", "matern32"), random_state=0).fit(X, y)
 
 
 def _function(X: Array) -> Array:
@@ -85,7 +130,7 @@ def _rows(kind: str, n: int, rng: Rng, fitting: bool) -> tuple[Array, Array]:
 
 
 def _alarm(model: Any, draw: Callable[[int], tuple[Array, Array]], rows: int, batch: int) -> int:
-    """Rows after which the evidence reaches its limit; 0 where it never does."""
+    """Return the rows after which the evidence reaches its limit; 0 if it never does."""
     model = copy.deepcopy(model)
     for seen in range(batch, rows + 1, batch):
         model.update(*draw(batch))
@@ -94,91 +139,87 @@ def _alarm(model: Any, draw: Callable[[int], tuple[Array, Array]], rows: int, ba
     return 0
 
 
-def _measure(seed: int, n: int, batches: Sequence[int]) -> list[Record]:
-    records: list[Record] = []
-    fits: dict[str, Any] = {}
-    for kind in (*STEADY, *CHANGES):
-        base = kind if kind in ("little", "tails", "local") else "noise"
-        if base not in fits:
-            X, y = _rows(base, n, np.random.default_rng(seed), fitting=True)
-            model = TwoStageGPRegressor(kernels=("rbf", "matern32"), random_state=0)
-            fits[base] = model.fit(X, y)
-        for batch in batches if kind in STEADY else batches[-1:]:
-            rng = np.random.default_rng([seed, 1])
-            seen = _alarm(fits[base], lambda m, k=kind, r=rng: _rows(k, m, r, False), n // 2, batch)
-            records.append(
-                {"kind": kind, "n": n, "batch": batch, "seed": seed, "alarm": seen,
-                 "code": code_version()}
-            )  # fmt: skip
-    return records
-
-
 def _share(found: Sequence[Record]) -> str:
     alarms = sum(record["alarm"] > 0 for record in found)
     return f"{alarms / len(found):.2f}" if found else "–"
 
 
-def _page(records: Sequence[Record]) -> str:
-    def of(kind: str, n: int, batch: int) -> list[Record]:
-        wanted = (kind, n, batch)
-        return [r for r in records if (r["kind"], r["n"], r["batch"]) == wanted]
+def _of(records: Sequence[Record], kind: str, n: int, batch: int) -> list[Record]:
+    return [r for r in records if (r["kind"], r["n"], r["batch"]) == (kind, n, batch)]
 
-    sizes = sorted({r["n"] for r in records})
-    batches = sorted({r["batch"] for r in records})
-    pairs = [(n, batch) for n in sizes for batch in batches]
-    steady = markdown_table(
+
+def _steady(records: Sequence[Record]) -> str:
+    pairs = [
+        (n, batch)
+        for n in sorted({r["n"] for r in records})
+        for batch in sorted({r["batch"] for r in records})
+    ]
+    return markdown_table(
         ["stream", *(f"n = {n}, batches of {batch}" for n, batch in pairs)],
-        [[text, *(_share(of(kind, *pair)) for pair in pairs)] for kind, text in STEADY.items()],
+        [
+            [text, *(_share(_of(records, kind, *pair)) for pair in pairs)]
+            for kind, text in STEADY.items()
+        ],
     )
+
+
+def _changed(records: Sequence[Record], batch: int) -> str:
+    sizes = sorted({r["n"] for r in records})
+    header = ["change"]
+    for n in sizes:
+        header += [f"n = {n}: share of alarms", "median rows to it"]
     rows = []
     for kind, text in CHANGES.items():
         line = [text]
         for n in sizes:
-            found = of(kind, n, batches[-1])
+            found = _of(records, kind, n, batch)
             took = [r["alarm"] for r in found if r["alarm"]]
             line += [_share(found), f"{statistics.median(took):.0f}" if took else "–"]
         rows.append(line)
-    header = ["change"]
-    for n in sizes:
-        header += [f"n = {n}: share of alarms", "median rows to it"]
-    seeds, codes = (
-        len({r["seed"] for r in records}),
-        ", ".join(sorted({r["code"] for r in records})),
+    return markdown_table(header, rows)
+
+
+def _steady_section(records: list[Record]) -> str:
+    words = (
+        "Share of streams with a false alarm at any time; at most "
+        f"{LEVEL:g} is expected of a calibrated model and independent rows."
     )
-    return (
-        "# Alarms of update\n\n"
-        f"twostagegp {twostagegp.__version__} (source {codes}). {seeds} fits for each n, two "
-        "columns, half as many new rows as n.\n\n"
-        f"## Streams without a change\n\nShare with a false alarm at any time; the limit "
-        f"promises {LEVEL:g} for a calibrated model and independent rows.\n\n{steady}\n"
-        f"## Streams after a change\n\nBatches of {batches[-1]}.\n\n"
-        f"{markdown_table(header, rows)}"
-    )
+    return joined(words, _steady(scored(records)))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure what is missing, write and print the tables; returns 0."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.update_drift")
-    parser.add_argument("--seeds", type=numbers, default=list(range(100)))
-    parser.add_argument("--rows", type=numbers, default=[60, 200])
-    parser.add_argument("--batches", type=numbers, default=[1, 10])
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args(arguments)
-    use_threads(1)
-    warnings.simplefilter("ignore", TwoStageGPWarning)
-    store = JsonLines(given.results / "update_drift.jsonl", ("kind", "n", "batch", "seed"))
-    for seed in given.seeds:
-        for n in given.rows:
-            last = (list(CHANGES)[-1], n, given.batches[-1], seed)
-            if last in store.done():
-                continue
-            for record in _measure(seed, n, given.batches):
-                store.append(record)
-    page = _page(list(store.records().values()))
-    write_whole(given.results / "update_drift.md", page)
-    print(page)
-    return 0
+def _changed_section(records: list[Record]) -> str:
+    fine = scored(records)
+    batch = max(r["batch"] for r in fine)
+    return joined(f"Batches of {batch}.", _changed(fine, batch))
 
+
+def _about(records: list[Record]) -> str:
+    seeds = len({r["seed"] for r in scored(records)})
+    return f"{seeds} fits for each n, two columns, half as many new rows as n."
+
+
+MEASUREMENT = Measurement(
+    name="update_drift",
+    about="How often update asks for a refit.",
+    results=RESULTS,
+    cell=Cell,
+    cells=cells,
+    measure=measure,
+    report=Page(
+        "Alarms of update",
+        {
+            "Streams without a change": _steady_section,
+            "Streams after a change": _changed_section,
+        },
+        about=_about,
+        failed_by=("kind", "n", "batch", "seed"),
+        counted="streams",
+    ),
+    arguments=arguments,
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    # Imported by name: worker processes do not find cached functions of __main__.
+    from benchmarks.update_drift import MEASUREMENT as MEASUREMENT_BY_NAME
+
+    raise SystemExit(run(MEASUREMENT_BY_NAME))

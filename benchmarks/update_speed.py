@@ -1,15 +1,15 @@
 """What an update costs, beside conditioning on all rows anew and beside a refit, in one run.
 
-a. The exact methods: m rows come to n, once after a fit and once after another update, when the
-   factors of the mean's kernels are there already; a row that repeats another. Beside it the same
-   kernels conditioned on all rows at the same hyperparameters, and a fit to all rows, search
+a. The exact methods: m rows are added to n, once after a fit and once after another update, when
+   the factors of the mean's kernels exist already; then one row that repeats another. Beside it the
+   same kernels conditioned on all rows at the same hyperparameters, and a fit to n rows, search
    included. Predictions of the first two are compared.
-b. Neighbours: the same for a fitted model; and without a fit, up to a million rows, what finding
-   repeats, building the index anew and a thousand predictions cost.
+b. Neighbours: the same for a fitted model; and without a fit, up to a million rows, the cost of
+   finding repeats, of building the index anew and of a thousand predictions.
 
 CPU seconds of one thread.
 
-    python -m benchmarks.update_speed
+    python -m benchmarks.update_speed --redo
 """
 
 from __future__ import annotations
@@ -17,23 +17,22 @@ from __future__ import annotations
 import argparse
 import copy
 import math
-import platform
 import warnings
-from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-import twostagegp
 from benchmarks import RESULTS
 from measurements.arguments import numbers, positive
-from measurements.provenance import code_version
-from measurements.store import JsonLines, Record, write_whole
+from measurements.pages import Page, joined, scored
+from measurements.runner import Measurement, Workers, run
+from measurements.store import Record
 from measurements.tables import figure, markdown_table
-from measurements.timing import Timed, use_threads
+from measurements.timing import Timed
 from twostagegp import ExactGPRegressor, GPNNRegressor, TwoStageGPRegressor
 from twostagegp.data.appending import append_rows
 from twostagegp.data.scaling import prepare
@@ -43,7 +42,7 @@ from twostagegp.errors import TwoStageGPWarning
 from twostagegp.kernels import NamedKernel
 from twostagegp.pipeline.mean.models import RidgeMean
 
-__all__ = ["index_costs", "main", "update_costs"]
+__all__ = ["MEASUREMENT", "Cell", "measure"]
 
 Array = NDArray[np.float64]
 COLUMNS = 4
@@ -54,6 +53,66 @@ LABELS = {
     "two stages, neighbors": "TwoStageGPRegressor, neighbours",
     "gpnn": "GPNNRegressor",
 }
+EXACT = ("two stages", "single")
+#: The cell that measures the neighbour index without a model, and its new rows.
+INDEX, INDEX_NEW = "index", 100
+
+
+@dataclass(frozen=True)
+class Cell:
+    """m rows that are added to n.
+
+    Attributes
+    ----------
+    model : str
+        A key of ``LABELS``, or ``"index"``.
+    n, m : int
+    """
+
+    model: str
+    n: int
+    m: int
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the numbers of rows."""
+    parser.add_argument("--rows", type=positive, help="of the exact models; 1500 by default")
+    parser.add_argument("--near", type=positive, help="of the neighbours; 10,000 by default")
+    parser.add_argument("--index", type=numbers, help="10,000, 100,000 and 1,000,000 by default")
+    parser.add_argument("--sizes", type=numbers, help="new rows; 1,30,300 by default")
+
+
+def cells(given: argparse.Namespace) -> list[Cell]:
+    """Return the index at every size, then every model with every number of new rows."""
+    exact = given.rows or (40 if given.quick else 1500)
+    near = given.near or (120 if given.quick else 10_000)
+    index = given.index or ([300] if given.quick else [10_000, 100_000, 1_000_000])
+    sizes = given.sizes or ([1, 4] if given.quick else [1, 30, 300])
+    found = [Cell(INDEX, n, INDEX_NEW) for n in index]
+    return found + [
+        Cell(name, exact if name in EXACT else near, m) for name in LABELS for m in sizes
+    ]
+
+
+def measure(cell: Cell) -> Record:
+    """Return the CPU seconds of one cell."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TwoStageGPWarning)
+        _warm_up()
+        return _costs(cell)
+
+
+@cache
+def _warm_up() -> None:
+    """Import and compile before the clock runs."""
+    _index_costs(1000, INDEX_NEW)
+    _update_costs("single", 50, 1)
+
+
+def _costs(cell: Cell) -> Record:
+    if cell.model == INDEX:
+        return _index_costs(cell.n, cell.m)
+    return _update_costs(cell.model, cell.n, cell.m)
 
 
 def _table(n: int, seed: int = 0) -> tuple[Array, Array]:
@@ -72,7 +131,7 @@ def _make(name: str) -> Any:
 
 
 def _conditioned(model: Any) -> tuple[Any, float]:
-    """The model with every posterior conditioned on all its rows anew, and the seconds."""
+    """Return the model with every posterior conditioned on all its rows anew, and the seconds."""
     model = copy.deepcopy(model)
     fit = model.fitted_.fits[0]
     with Timed() as took:
@@ -90,40 +149,47 @@ def _conditioned(model: Any) -> tuple[Any, float]:
     return model, took.cpu
 
 
-def update_costs(name: str, n: int, sizes: Sequence[int]) -> list[Record]:
-    """One record for each number of new rows."""
-    X, y = _table(n + 2 * max(sizes))
-    points, _ = _table(POINTS, seed=1)
+@lru_cache(maxsize=1)
+def _fitted(name: str, n: int) -> tuple[Any, float]:
+    """Return a model fitted to n rows, and the seconds of the fit."""
     model = _make(name)
-    with Timed() as fitting:
-        model.fit(X[:n], y[:n])
-    records = []
-    for m in sizes:
-        first = copy.deepcopy(model)
-        with Timed() as took_first:
-            first.update(X[n : n + m], y[n : n + m])
-        with Timed() as took_later:
-            first.update(X[n + m : n + 2 * m], y[n + m : n + 2 * m])
-        with Timed() as took_repeat:
-            first.update(X[n // 2 : n // 2 + 1], y[:1])
-        with Timed() as predicting:
-            updated = first.predict(points, return_std=True)
-        record: Record = {
-            "model": name, "n": n, "m": m, "fit": fitting.cpu, "first": took_first.cpu,
-            "later": took_later.cpu, "repeat": took_repeat.cpu, "predict": predicting.cpu,
-        }  # fmt: skip
-        if name in ("two stages", "single"):
-            again, record["conditioning"] = _conditioned(first)
-            other = again.predict(points, return_std=True)
-            gaps = [float(np.abs(a - b).max()) for a, b in zip(updated, other, strict=True)]
-            record["difference"] = max(gaps) / float(y.std())
-        records.append(record)
-        print(record, flush=True)
-    return records
+    with Timed() as took:
+        model.fit(*_table(n))
+    return model, took.cpu
 
 
-def index_costs(n: int, m: int = 100) -> Record:
-    """What neighbours pay at n rows: no fit, one kernel."""
+def _update_costs(name: str, n: int, m: int) -> Record:
+    """Return the seconds of two updates and of a repeated row, and of conditioning anew."""
+    fitted, fit_seconds = _fitted(name, n)
+    X, y = _table(n)
+    X_new, y_new = _table(2 * m, seed=2)
+    points, _ = _table(POINTS, seed=1)
+    model = copy.deepcopy(fitted)
+    with Timed() as took_first:
+        model.update(X_new[:m], y_new[:m])
+    with Timed() as took_later:
+        model.update(X_new[m:], y_new[m:])
+    with Timed() as took_repeat:
+        model.update(X[n // 2 : n // 2 + 1], y[:1])
+    with Timed() as predicting:
+        updated = model.predict(points, return_std=True)
+    record: Record = {
+        "fit": fit_seconds,
+        "first": took_first.cpu,
+        "later": took_later.cpu,
+        "repeat": took_repeat.cpu,
+        "predict": predicting.cpu,
+    }
+    if name in EXACT:
+        again, record["conditioning"] = _conditioned(model)
+        other = again.predict(points, return_std=True)
+        gaps = [float(np.abs(a - b).max()) for a, b in zip(updated, other, strict=True)]
+        record["difference"] = max(gaps) / float(y.std())
+    return record
+
+
+def _index_costs(n: int, m: int) -> Record:
+    """Return the seconds of the neighbour index at n rows, without a fit and with one kernel."""
     X, y = _table(n + m)
     options = {"device": torch.device("cpu"), "dtype": torch.float64}
     data = prepare(X[:n], y[:n], [f"x{k}" for k in range(COLUMNS)], **options)
@@ -139,84 +205,80 @@ def index_costs(n: int, m: int = 100) -> Record:
         grown.engine.store.index(grown.metric)
     with Timed() as predicting:
         grown.mean(points)
-    record = {
-        "model": "index", "n": n, "m": m, "growing": growing.cpu, "building": building.cpu,
-        "predict": predicting.cpu,
-    }  # fmt: skip
-    print(record, flush=True)
-    return record
+    return {"growing": growing.cpu, "building": building.cpu, "predict": predicting.cpu}
 
 
-def _page(records: Sequence[Record]) -> str:
-    exact = [r for r in records if r.get("conditioning") is not None]
-    near = [r for r in records if r["model"] in ("two stages, neighbors", "gpnn")]
-    index = sorted((r for r in records if r["model"] == "index"), key=lambda r: r["n"])
-    dense = markdown_table(
-        ["model", "n", "m", "first update s", "later update s", "one repeated row s",
-         "conditioning anew s", "refit s", "later / conditioning", "later / refit", "difference"],
-        [
-            [LABELS[r["model"]], f"{r['n']:,}", str(r["m"]), figure(r["first"]),
-             figure(r["later"]), figure(r["repeat"]), figure(r["conditioning"]), figure(r["fit"]),
-             figure(r["later"] / r["conditioning"]), figure(r["later"] / r["fit"]),
-             figure(r["difference"], 2)]
-            for r in exact
-        ],
-    )  # fmt: skip
-    local = markdown_table(
-        ["model", "n", "m", "update s", f"then {POINTS} predictions s", "refit s",
-         "update / refit"],
-        [
-            [LABELS[r["model"]], f"{r['n']:,}", str(r["m"]), figure(r["later"]),
-             figure(r["predict"]), figure(r["fit"]), figure(r["later"] / r["fit"])]
-            for r in near
-        ],
-    )  # fmt: skip
-    tree = markdown_table(
-        ["n", "repeats found, rows copied s", "index of one metric s", "1,000 predictions s"],
-        [
-            [f"{r['n']:,}", figure(r["growing"]), figure(r["building"]), figure(r["predict"])]
-            for r in index
-        ],
+# --- page ----------------------------------------------------------------------------------------
+
+
+def _about(records: list[Record]) -> str:
+    found = {f"torch {r['torch']}, {r['machine']}" for r in scored(records)}
+    return f"{'; '.join(sorted(found))}, 1 thread, CPU seconds; {COLUMNS} columns."
+
+
+def _exact(records: list[Record]) -> str:
+    lines = [
+        [LABELS[r["model"]], f"{r['n']:,}", str(r["m"]), figure(r["first"]),
+         figure(r["later"]), figure(r["repeat"]), figure(r["conditioning"]), figure(r["fit"]),
+         figure(r["later"] / r["conditioning"]), figure(r["later"] / r["fit"]),
+         figure(r["difference"], 2)]
+        for r in scored(records) if r["model"] in EXACT
+    ]  # fmt: skip
+    header = ["model", "n", "m", "first update", "later update", "one repeated row"]
+    header += ["conditioning anew", "refit", "later / conditioning", "later / refit", "difference"]
+    words = (
+        "The refit is a fit to n rows. The difference is the largest one between predictions (mean "
+        "and standard deviation) of the updated model and of the one that was conditioned anew, in "
+        "standard deviations of y."
     )
-    return (
-        "# Speed of updates\n\n"
-        f"twostagegp {twostagegp.__version__} (source {code_version()}), torch "
-        f"{torch.__version__}, {platform.processor() or platform.machine()}, 1 thread, CPU "
-        f"seconds; {COLUMNS} columns.\n\n"
-        "## Updates of exact models\n\nThe refit is a fit to n rows. The difference is the largest "
-        "one between predictions (mean and standard deviation) of the updated model and of the one "
-        f"that was conditioned anew, in standard deviations of y.\n\n{dense}\n"
-        "## Updates of neighbour models\n\nAn update of neighbours predicts the new rows, copies "
-        f"rows, and leaves the index to the next prediction.\n\n{local}\n"
-        f"## The neighbour index\n\n100 rows come to n.\n\n{tree}"
+    return joined(words, markdown_table(header, lines))
+
+
+def _neighbors(records: list[Record]) -> str:
+    lines = [
+        [LABELS[r["model"]], f"{r['n']:,}", str(r["m"]), figure(r["later"]),
+         figure(r["predict"]), figure(r["fit"]), figure(r["later"] / r["fit"])]
+        for r in scored(records) if r["model"] in LABELS and r["model"] not in EXACT
+    ]  # fmt: skip
+    header = ["model", "n", "m", "update", f"then {POINTS} predictions", "refit", "update / refit"]
+    words = (
+        "An update of neighbours predicts the new rows, copies rows, and leaves the index to the "
+        "next prediction."
     )
+    return joined(words, markdown_table(header, lines))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, write and print the tables; returns 0."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.update_speed")
-    parser.add_argument("--rows", type=positive, default=1500, help="rows of the exact models")
-    parser.add_argument("--near", type=positive, default=10_000, help="rows of the neighbours")
-    parser.add_argument("--index", type=numbers, default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--sizes", type=numbers, default=[1, 30, 300])
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args(arguments)
-    use_threads(1)
-    warnings.simplefilter("ignore", TwoStageGPWarning)
-    index_costs(1000)  # compiles
-    update_costs("single", 50, [1])
-    store = JsonLines(given.results / "update_speed.jsonl", ("model", "n", "m"))
-    records = [index_costs(n) for n in given.index]
-    for name in LABELS:
-        n = given.rows if name in ("two stages", "single") else given.near
-        records += update_costs(name, n, given.sizes)
-    for record in records:
-        store.append(record, replace=True)
-    page = _page(records)
-    write_whole(given.results / "update_speed.md", page)
-    print(page)
-    return 0
+def _index(records: list[Record]) -> str:
+    found = [r for r in scored(records) if r["model"] == INDEX]
+    lines = [
+        [f"{r['n']:,}", figure(r["growing"]), figure(r["building"]), figure(r["predict"])]
+        for r in sorted(found, key=lambda r: r["n"])
+    ]
+    header = ["n", "finding repeats, copying rows", "index of one metric", "1,000 predictions"]
+    return joined(f"{INDEX_NEW} rows are added to n.", markdown_table(header, lines))
 
+
+MEASUREMENT = Measurement(
+    name="update_speed",
+    about="What an update costs.",
+    results=RESULTS,
+    cell=Cell,
+    cells=cells,
+    measure=measure,
+    report=Page(
+        "Speed of updates",
+        {
+            "Updates of exact models": _exact,
+            "Updates of neighbour models": _neighbors,
+            "The neighbour index": _index,
+        },
+        about=_about,
+        failed_by=("model", "n", "m"),
+        counted="measurements",
+    ),
+    arguments=arguments,
+    strategy=Workers(threads=1),
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(MEASUREMENT))

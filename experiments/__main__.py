@@ -34,12 +34,7 @@ Program = Callable[[Sequence[str]], int]
 
 
 def _program(name: str, arguments: Sequence[str]) -> int:
-    module = import_module(f"experiments.{name}")
-    return (
-        run(module.MEASUREMENT, arguments)
-        if hasattr(module, "MEASUREMENT")
-        else module.main(arguments)
-    )
+    return run(import_module(f"experiments.{name}").MEASUREMENT, arguments)
 
 
 #: The experiments by name, each a function of command line arguments.

@@ -42,7 +42,7 @@ from measurements.timing import Timed
 from twostagegp import TwoStageGPRegressor, datasets
 from twostagegp.pipeline.calibration.fit import Calibration
 
-__all__ = ["MEASUREMENT", "Task", "measure"]
+__all__ = ["MEASUREMENT", "Task", "measure", "training_and_test_rows"]
 
 Array = NDArray[np.float64]
 
@@ -107,18 +107,20 @@ def tasks(given: argparse.Namespace) -> list[Task]:
     ]
 
 
-def _rows(name: str, split: int) -> tuple[Array, Array, Array, Array]:
-    """Training inputs and target, test inputs and target."""
+def training_and_test_rows(
+    name: str, split: int, rows: int = ROWS
+) -> tuple[Array, Array, Array, Array]:
+    """Return training inputs and target, then test inputs and target."""
     data = datasets.load(SUBSAMPLED.get(name, name))
     train, test = data.split(split)
     if name in SUBSAMPLED:
-        train = np.random.default_rng(split).permutation(train)[:ROWS]
+        train = np.random.default_rng(split).permutation(train)[:rows]
     return data.X[train], data.y[train], data.X[test], data.y[test]
 
 
 def measure(task: Task) -> Record:
     """Scores of a fit with each calibration, errors in units of the target's deviation."""
-    X, y, X_test, y_test = _rows(task.set, task.split)
+    X, y, X_test, y_test = training_and_test_rows(task.set, task.split)
     model = TwoStageGPRegressor(
         method="exact", residuals=task.residuals, random_state=0, **PARAMETERS[task.stage1]()
     )

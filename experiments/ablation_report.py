@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from statistics import fmean, median
 
@@ -17,9 +18,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.verdicts import Judged, Verdict, count, on_all, opening, verdicts
+from experiments.verdicts import Judged, Verdict, count, on_all, verdicts
 from measurements.figures import svg
-from measurements.pages import failures, scored, standard_error
+from measurements.pages import Page, joined, scored, standard_error
 from measurements.store import Record
 from measurements.tables import MISSING, figure, markdown_table, mean_se
 from twostagegp.plotting import INK, LEGEND, MODEL, MUTED, TRUTH
@@ -99,36 +100,60 @@ def _mean_of(scores: Scores, variant: Variant, field: str) -> float:
 # --- page ----------------------------------------------------------------------------------------
 
 
-def report(records: Sequence[Record]) -> str:
-    """The page in Markdown."""
-    scores = _scores(records)
-    words = (
+def _about(records: list[Record]) -> str:
+    return (
         "The paper has no such table. NLPD, RMSE and CRPS are of the target standardised by the "
         "training rows, QICE in percent. Every variant is compared with our default (our stack, "
         "held-out residuals, default calibration) on the same splits; over sets, NLPD is summed up "
         "by the median, the rest by the mean. One fit gives the scores with and without "
-        f"calibration. kin8nm_2000 and bike_2000: 2000 random training rows. {_splits(scores)}"
+        "calibration. kin8nm_2000 and bike_2000: 2000 random training rows. "
+        f"{_splits(_scores(records))}"
     )
-    title = "Ablation: first stage, residuals, calibration"
-    parts = opening(title, records, COMMAND, words, "ablation.svg")
-    if scores:
-        parts += [
-            "## What it says\n",
-            verdicts(_findings(scores)),
-            "## Over all sets\n",
-            "RMSE and CRPS as ratios to the default's (geometric means), NLPD as a difference from "
-            "it (median); coverage of the 95 % interval, its mean distance from 0.95, and QICE "
-            "less its floor.\n",
-            _summary(scores),
-            "## RMSE by set\n",
-            "Neither residuals nor calibration touch the mean.\n",
-            _by_set(scores, "rmse", [v for v in VARIANTS if v[1:] == DEFAULT[1:]]),
-        ]
-        for title, field in (("NLPD", "nlpd"), ("95 % coverage", "coverage_95"), ("CRPS", "crps")):
-            parts += [f"## {title} by set\n", _by_set(scores, field, VARIANTS)]
-        floors = [figure(_floor(scores, name)) for name in SETS]
-        parts += ["## QICE by set\n", _by_set(scores, "qice", VARIANTS, ["floor", "", "", *floors])]
-    return "\n".join([*parts, *failures(records, ("stage1", "residuals", "set", "split"))])
+
+
+def _over_all_sets(records: list[Record]) -> str:
+    return joined(
+        "RMSE and CRPS as ratios to the default's (geometric means), NLPD as a difference from "
+        "it (median); coverage of the 95 % interval, its mean distance from 0.95, and QICE "
+        "less its floor.",
+        _summary(_scores(records)),
+    )
+
+
+def _rmse_by_set(records: list[Record]) -> str:
+    same = [v for v in VARIANTS if v[1:] == DEFAULT[1:]]
+    return joined(
+        "Residuals and calibration do not change the mean.",
+        _by_set(_scores(records), "rmse", same),
+    )
+
+
+def _score_by_set(field: str, records: list[Record]) -> str:
+    return _by_set(_scores(records), field, VARIANTS)
+
+
+def _qice_by_set(records: list[Record]) -> str:
+    scores = _scores(records)
+    floors = [figure(_floor(scores, name)) for name in SETS]
+    return _by_set(scores, "qice", VARIANTS, ["floor", "", "", *floors])
+
+
+report = Page(
+    "Ablation: first stage, residuals, calibration",
+    {
+        "What it says": lambda records: verdicts(_findings(_scores(records))),
+        "Over all sets": _over_all_sets,
+        "RMSE by set": _rmse_by_set,
+        "NLPD by set": partial(_score_by_set, "nlpd"),
+        "95 % coverage by set": partial(_score_by_set, "coverage_95"),
+        "CRPS by set": partial(_score_by_set, "crps"),
+        "QICE by set": _qice_by_set,
+    },
+    about=_about,
+    command=COMMAND,
+    figure="ablation.svg",
+    failed_by=("stage1", "residuals", "set", "split"),
+)
 
 
 def _splits(scores: Scores) -> str:
@@ -136,9 +161,9 @@ def _splits(scores: Scores) -> str:
     counts = sorted({len(by_split) for by_split in scores.values()})
     if not counts:
         return ""
-    said = f"Splits a set: {'–'.join(map(str, dict.fromkeys((counts[0], counts[-1]))))}."
+    said = f"Splits per set: {'–'.join(map(str, dict.fromkeys((counts[0], counts[-1]))))}."
     if counts[0] == 1:
-        said += " Where there is one, there is no standard error, and a verdict rests on it alone."
+        said += " With one split there is no standard error, and a verdict rests on that split."
     return said
 
 

@@ -45,10 +45,10 @@ from matplotlib.ticker import NullLocator
 from numpy.typing import NDArray
 
 from experiments import RESULTS
-from experiments.verdicts import Verdict, opening, verdicts
+from experiments.verdicts import Verdict, verdicts
 from measurements.arguments import positive
 from measurements.figures import svg
-from measurements.pages import failures, mean_or_nan, scored, values
+from measurements.pages import Page, joined, mean_or_nan, scored, values
 from measurements.runner import Measurement, run
 from measurements.store import Record
 from measurements.tables import MISSING, figure, markdown_table, mean_se
@@ -60,7 +60,18 @@ from twostagegp.kernels import NamedKernel
 from twostagegp.plotting import INK, LEGEND, TRUTH, tidy
 from twostagegp.training.optimise import Fitted, improve, minimise
 
-__all__ = ["MEASUREMENT", "Task", "judge", "measure", "picture", "report", "surface_loss"]
+__all__ = [
+    "MEASUREMENT",
+    "POINTS",
+    "Task",
+    "judge",
+    "load_fold",
+    "measure",
+    "picture",
+    "report",
+    "surface_loss",
+    "training_problem",
+]
 
 Array = NDArray[np.float64]
 
@@ -121,8 +132,8 @@ def tasks(given: argparse.Namespace) -> list[Task]:
 
 
 @cache
-def _fold(rows: int) -> tuple[Array, Array]:
-    """Standardised inputs and target of the training rows of wine's first fold."""
+def load_fold(rows: int) -> tuple[Array, Array]:
+    """Return standardised inputs and target of the training rows of wine's first fold."""
     data = datasets.load("wine")
     train, _ = data.split(0)
     if rows:
@@ -132,8 +143,8 @@ def _fold(rows: int) -> tuple[Array, Array]:
     return (X - X.mean(0)) / np.where(spread > 0.0, spread, 1.0), (y - y.mean()) / y.std()
 
 
-def _problem(X: Array, y: Array, way: str) -> Problem:
-    """The plain likelihood of some rows; repeats are merged, which changes nothing."""
+def training_problem(X: Array, y: Array, way: str) -> Problem:
+    """Return the plain likelihood of some rows; merging repeats does not change it."""
     merged = merge_rows(X, y)
     parts = (merged.X, merged.t, merged.c, merged.q, merged.extra)
     rows = Rows(*(torch.as_tensor(part) for part in parts))
@@ -158,12 +169,12 @@ def _refine(way: str, problem: Problem, found: Fitted) -> Fitted:
 
 def measure(task: Task) -> Record:
     """Where a training ends and what that is worth on all rows, or a surface."""
-    X, y = _fold(task.rows)
-    full = _problem(X, y, task.way)
+    X, y = load_fold(task.rows)
+    full = training_problem(X, y, task.way)
     if task.kind == "surface":
         return _surface(X, y, _train(task.way, full).parameters)
     index = np.random.default_rng(task.seed).permutation(len(y))[: round(task.share * len(y) / 100)]
-    part = full if task.share == 100 else _problem(X[index], y[index], task.way)
+    part = full if task.share == 100 else training_problem(X[index], y[index], task.way)
     with Timed() as took:
         found = _train(task.way, part)
     record: Record = {
@@ -359,30 +370,28 @@ def _steps(ends: Ends) -> str:
     return f"excess loss in thousandths, {', '.join(f'{p} %' for p in SHARES)}: {listed}"
 
 
-def report(records: list[Record]) -> str:
-    """The page in Markdown."""
-    fine = [r for r in scored(records) if r["rows"] == _rows_shown(records)]
-    n = max((r["n"] for r in fine if r["kind"] == "optimum"), default=0)
-    words = (
+def _shown(records: Sequence[Record]) -> list[Record]:
+    return [r for r in scored(records) if r["rows"] == _rows_shown(records)]
+
+
+def _about(records: list[Record]) -> str:
+    n = max((r["n"] for r in _shown(records) if r["kind"] == "optimum"), default=0)
+    return (
         f"Wine, first fold, {n} training rows; RBF, one lengthscale; subsamples at random. The "
         "paper prints pictures only, so that its column here is what it says of them. Distances "
         "are Euclidean, of the logarithms of the three hyperparameters; losses are Eq. (2) on all "
-        "rows, in thousandths of a nat a row above the lowest found. ± is a standard error over "
+        "rows, in thousandths of a nat per row above the lowest found. ± is a standard error over "
         "the subsamples. Large marks in the picture are the first subsample, small ones the "
         "others; contours are in the same thousandths, above the lowest point of each panel, the "
         "third hyperparameter being that of all rows. Our training keeps the noise variance above "
         f"{NOISE_FLOOR:g}: without a bound it leaves the valley of the figures for the one where "
         "repeated rows are all that counts."
     )
-    title = "Figures 3 and 7: contours of the likelihood"
-    parts = opening(title, records, COMMAND, words, "contours.svg")
-    if fine:
-        found = judge(fine)
-        parts += ["## What it says\n", _says(found), "", verdicts(found)]
-        parts += ["## Ends of training\n", _ends_table(fine)]
-        parts += ["## Hyperparameters\n", _hyperparameters(fine)]
-    parts += failures(records, ("kind", "way", "share", "seed"))
-    return "\n".join(parts)
+
+
+def _judged(records: list[Record]) -> str:
+    found = judge(_shown(records))
+    return joined(_says(found), verdicts(found))
 
 
 def _rows_shown(records: Sequence[Record]) -> int:
@@ -435,6 +444,20 @@ def _hyperparameters(records: Sequence[Record]) -> str:
             found = np.exp([r["parameters"] for r in own]).T
             rows.append([label, f"{share} %", *(mean_se(column.tolist()) for column in found)])
     return markdown_table(["training", "rows", *NAMES[:2], "noise variance"], rows)
+
+
+report = Page(
+    "Figures 3 and 7: contours of the likelihood",
+    {
+        "What it says": _judged,
+        "Ends of training": lambda records: _ends_table(_shown(records)),
+        "Hyperparameters": lambda records: _hyperparameters(_shown(records)),
+    },
+    about=_about,
+    command=COMMAND,
+    figure="contours.svg",
+    failed_by=("kind", "way", "share", "seed"),
+)
 
 
 # --- picture -------------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 
 from experiments.from_benchmarks import BENCHMARKS, one_each
 from experiments.printed import FIGURE4
-from experiments.verdicts import Verdict, at_least, count, on_all, opening, verdicts
+from experiments.verdicts import Verdict, at_least, count, on_all, verdicts
 from measurements.figures import svg
-from measurements.pages import failures, mean_or_nan, scored, standard_error, values
+from measurements.pages import Page, joined, mean_or_nan, scored, standard_error, values
 from measurements.store import Record
 from measurements.tables import MISSING, figure, markdown_table, mean_se
 from twostagegp.plotting import INK, LEGEND, MODEL, MUTED, TRUTH
@@ -63,7 +63,7 @@ def _mean(records: Sequence[Record], variant: Variant, name: str, field: str) ->
 
 
 def report(records: Sequence[Record]) -> str:
-    """The page in Markdown."""
+    """Return the page; of a fit that was done twice, one record counts."""
     chosen = one_each(records, ("model", "inputs", "set", "seed"))
     fine = scored(chosen)
     taken = sum(record.get("source") == BENCHMARKS for record in fine)
@@ -83,21 +83,24 @@ def report(records: Sequence[Record]) -> str:
                 f" Of these the data folder had no {_listed(absent)} when this page was made: "
                 "`twostagegp.datasets.fetch` puts them there, and the same command runs them."
             )
-    parts = opening(
-        "Figure 4: errors of certain and uncertain rows", chosen, COMMAND, words, "figure4.svg"
+    page = Page(
+        "Figure 4: errors of certain and uncertain rows",
+        {
+            "What it says": lambda records: joined(
+                "Of the paper's seven tables; *open*: those that are missing decide.",
+                verdicts(_claims(fine)),
+            ),
+            "HC-RMSE and LC-RMSE": lambda records: joined(
+                _error_table(fine, tuple(FIGURE4)), *_parts_section(fine)
+            ),
+            "All scores": lambda records: _score_table(fine),
+        },
+        about=lambda records: words,
+        command=COMMAND,
+        figure="figure4.svg",
+        failed_by=("model", "inputs", "set", "seed"),
     )
-    if fine:
-        parts += [
-            "## What it says\n",
-            "Of the paper's seven tables; *open*: those that are missing decide.\n",
-            verdicts(_claims(fine)),
-            "## HC-RMSE and LC-RMSE\n",
-            _error_table(fine, tuple(FIGURE4)),
-            *_parts_section(fine),
-            "## All scores\n",
-            _score_table(fine),
-        ]
-    return "\n".join([*parts, *failures(chosen, ("model", "inputs", "set", "seed"))])
+    return page(chosen)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -109,9 +112,9 @@ def _parts_section(records: Sequence[Record]) -> list[str]:
     if not shown:
         return []
     return [
-        "### Parts of tables\n",
+        "### Parts of tables",
         "Small pieces, no random samples: not comparable with the paper's figures, and in no claim "
-        "above.\n",
+        "above.",
         _error_table(records, shown),
     ]
 

@@ -1,8 +1,8 @@
 r"""Classifiers on the features of frozen foundation models: which probabilities can be trusted?
 
 **Sets.** Two of medical images, whose features lie in the data folder, and three of medical texts,
-which are encoded once by ``TextEncoder("minilm")`` and kept in a cache outside the repository. Rows
-that belong together (a patient, a document, equal texts) are a group; ChemProt's sentences are
+which are encoded once by ``TextEncoder("minilm")`` and cached in the user's cache folder. Rows that
+belong together (a patient, a document, equal texts) are a group; ChemProt's sentences are
 compared without the brackets around their two entities. The data folder is named by
 ``TWOSTAGEGP_DATA``.
 
@@ -32,19 +32,18 @@ is significant at 0.05. Logistic regression has no samples, and so no certain ro
     python -m experiments.foundation --device cuda
     python -m experiments.foundation --quick
 
-One line a fit goes into ``foundation.jsonl`` as soon as it is done; what is there for the same
-``--rows`` is not computed again. ``foundation.md`` and ``foundation.svg`` are made from that file.
+The page shows the fits with the smallest ``--rows`` of the stored ones, and those with more rows in
+a section of their own.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -56,14 +55,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold, GroupShuffleSplit
 
-import twostagegp
 from experiments import RESULTS
 from experiments.foundation_report import picture, report
 from experiments.mc_dropout import MCDropoutClassifier
 from measurements.arguments import names, positive
-from measurements.provenance import code_version
-from measurements.runner import measure_all
-from measurements.store import JsonLines, Record, write_whole
+from measurements.runner import Measurement, run
+from measurements.store import Record
 from measurements.timing import Timed
 from twostagegp import TwoStageGPClassifier
 from twostagegp.classification.certainty import leading_pvalues
@@ -74,28 +71,35 @@ from twostagegp.metrics.classification import evaluate_classification, log_loss
 from twostagegp.runtime.device import resolve_device
 
 __all__ = [
+    "MEASUREMENT",
     "MODELS",
     "SETS",
     "LabelledSet",
+    "Table",
     "Task",
+    "cache_folder",
     "certain_rows",
+    "fit_logistic",
+    "fit_mc_dropout",
+    "gaussian_process",
     "load_set",
-    "main",
     "measure",
+    "penalty_losses",
     "split",
 ]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-ROOT = Path(__file__).parent.parent
-#: A copy of the picture for the documentation, under the name by which the page links to it.
 #: Test rows at most, and training rows of the paper's settings at most.
 TEST_ROWS, PAPER_ROWS = 4000, 1500
 #: Draws behind the choice of certain rows, and its level.
 SAMPLES, LEVEL = 100, 0.05
 #: Choices of Monte Carlo dropout.
-DROPOUTS, RATES, EPOCHS = (0.1, 0.3, 0.5), (0.01, 0.03, 0.1), (10, 30, 100)
+DROPOUT_CHOICES = tuple(
+    {"dropout": dropout, "lr": lr, "epochs": epochs}
+    for dropout, lr, epochs in product((0.1, 0.3, 0.5), (0.01, 0.03, 0.1), (10, 30, 100))
+)
 #: Penalties of logistic regression, from strong to weak.
 PENALTIES = tuple(10.0 ** (k / 2.0) for k in range(-8, 3))
 #: Tokens of a text that MiniLM was trained for; what is longer is cut.
@@ -108,10 +112,10 @@ _ITERATIONS = 1000
 
 @dataclass(frozen=True)
 class Source:
-    """Where a set lies.
+    """The file of a set.
 
-    ``groups`` names a column; None: equal texts belong together, also where they differ in what
-    the expression ``marks`` matches.
+    ``groups`` names a column; None: equal texts belong together, also if they differ in what the
+    expression ``marks`` matches.
     """
 
     file: str
@@ -160,7 +164,7 @@ class LabelledSet:
 
 
 def find(name: str) -> Path:
-    """The file of a set, in the folder that ``TWOSTAGEGP_DATA`` names or flat in it."""
+    """Return the file of a set, in the folder that ``TWOSTAGEGP_DATA`` names or flat in it."""
     given = os.environ.get(FOLDER_VARIABLE)
     how = f"Set the environment variable {FOLDER_VARIABLE} to the data folder."
     if not given:
@@ -174,14 +178,20 @@ def find(name: str) -> Path:
     raise DatasetNotFoundError(f"no file for the set {name!r}; tried {places}. {how}")
 
 
+def cache_folder() -> Path:
+    """Return the folder of the encoded texts."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "twostagegp" / "foundation"
+
+
 @lru_cache(maxsize=1)
-def load_set(name: str, cache: Path, device: str = "auto") -> LabelledSet:
+def load_set(name: str, device: str = "auto") -> LabelledSet:
     """Read a set; texts that the cache does not have yet are encoded."""
     path = find(name)
-    return (_read_texts if SETS[name].is_text else _read_images)(name, path, cache, device)
+    return _read_texts(name, path, device) if SETS[name].is_text else _read_images(name, path)
 
 
-def _read_images(name: str, path: Path, cache: Path, device: str) -> LabelledSet:
+def _read_images(name: str, path: Path) -> LabelledSet:
     key = str(SETS[name].groups)
     with np.load(path, allow_pickle=False) as arrays:
         missing = [k for k in ("features", "label", "test", key) if k not in arrays]
@@ -198,13 +208,13 @@ def _read_images(name: str, path: Path, cache: Path, device: str) -> LabelledSet
         )
 
 
-def _read_texts(name: str, path: Path, cache: Path, device: str) -> LabelledSet:
+def _read_texts(name: str, path: Path, device: str) -> LabelledSet:
     table = pd.read_csv(path)
     key = SETS[name].groups or "text"
     missing = [k for k in ("text", "label", "split", key) if k not in table]
     if missing:
         raise InputError(f"{path} lacks the columns {missing} of the set {name!r}")
-    encoder = TextEncoder("minilm", max_length=_TOKENS, cache_dir=cache, device=device)
+    encoder = TextEncoder("minilm", max_length=_TOKENS, cache_dir=cache_folder(), device=device)
     part = table["split"].to_numpy().astype(str)
     belongs = table[key]
     if SETS[name].marks:
@@ -228,12 +238,14 @@ def _codes(values: Any) -> Indices:
 
 
 def generator(*words: Any) -> np.random.Generator:
-    """A source of randomness of its own for everything that has a name."""
+    """Return a source of random numbers that the words determine."""
     return np.random.default_rng(list(":".join(map(str, words)).encode()))
 
 
-def split(data: LabelledSet, seed: int, rows: int) -> tuple[Indices, Indices]:
-    """Training and test rows of a seed, at most ``rows`` and 4000, each in increasing order."""
+def split(
+    data: LabelledSet, seed: int, rows: int, test_rows: int = TEST_ROWS
+) -> tuple[Indices, Indices]:
+    """Return at most ``rows`` training and ``test_rows`` test rows, in increasing order."""
     train, test = data.train, data.test
     if seed:
         used = np.sort(np.concatenate([train, test]))
@@ -243,12 +255,12 @@ def split(data: LabelledSet, seed: int, rows: int) -> tuple[Indices, Indices]:
         chosen = next(shuffle.split(used, groups=data.groups[used]))
         train, test = (used[part] for part in chosen)
     rng = generator("foundation", data.name, seed)
-    return _capped(train, rows, rng), _capped(test, TEST_ROWS, rng)
+    return _capped(train, rows, rng), _capped(test, test_rows, rng)
 
 
 def _capped(rows: Indices, most: int, rng: np.random.Generator) -> Indices:
-    # Drawn in any case, so that a cap on one side does not change the other; a smaller cap takes
-    # a part of a larger one's rows.
+    # Always permuted, so that a limit on one side does not change the other; a smaller limit takes
+    # some of the rows of a larger one.
     return np.sort(rng.permutation(rows)[:most])
 
 
@@ -270,7 +282,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A model with what was chosen for it; ``certain`` is None where it has no samples."""
+    """A model with what was chosen for it; ``certain`` is None if it has no samples."""
 
     classes: NDArray[np.str_]
     predict_proba: Callable[[Array], Array]
@@ -280,7 +292,7 @@ class Fitted:
 
 
 def certain_rows(samples: Array, level: float = LEVEL) -> NDArray[np.bool_]:
-    """Rows whose two leading classes differ in a paired t-test over sampled probabilities.
+    """Return the rows whose two leading classes differ in a paired t-test over samples.
 
     The test of :meth:`twostagegp.TwoStageGPClassifier.predict_certainty`.
 
@@ -302,7 +314,7 @@ def certain_rows(samples: Array, level: float = LEVEL) -> NDArray[np.bool_]:
 def all_classes(
     y: NDArray[np.str_], proba: Array, classes: NDArray[np.str_]
 ) -> tuple[Array, NDArray[np.str_]]:
-    """Probabilities with a column of zeros for every label of y that the model does not know.
+    """Return probabilities with a column of zeros for every label that the model does not know.
 
     Examples
     --------
@@ -318,18 +330,19 @@ def all_classes(
 
 
 def heldout_loss(y: NDArray[np.str_], proba: Array, classes: NDArray[np.str_]) -> float:
-    """Log loss, with the floor for classes that the model does not know."""
+    """Return the log loss, with the floor for classes that the model does not know."""
     return log_loss(y, *all_classes(y, proba, classes))
 
 
-def fit_mc_dropout(train: Table, seed: int, device: str) -> Fitted:
-    """Dropout rate, step size and epochs by one held-out fifth of the groups, then all rows."""
+def fit_mc_dropout(
+    train: Table, seed: int, device: str, choices: Sequence[Record] = DROPOUT_CHOICES
+) -> Fitted:
+    """Choose dropout rate, step size and epochs on a fifth of the groups, then fit all rows."""
     shuffle = GroupShuffleSplit(1, test_size=0.2, random_state=seed)
     parts = next(shuffle.split(train.X, groups=train.groups))
     inner, held = (train.take(part) for part in parts)
     best, chosen = np.inf, dict[str, Any]()
-    for dropout, lr, epochs in product(DROPOUTS, RATES, EPOCHS):
-        given: dict[str, Any] = {"dropout": dropout, "lr": lr, "epochs": epochs}
+    for given in choices:
         model = MCDropoutClassifier(
             **given, n_samples=SAMPLES, device=device, random_state=seed
         ).fit(inner.X, inner.y)
@@ -355,22 +368,22 @@ SCALINGS: Mapping[str, Callable[[Array], Any]] = {
 
 
 def fit_logistic(train: Table, seed: int, device: str) -> Fitted:
-    """Scaling and penalty by five folds of groups, then all rows."""
+    """Choose scaling and penalty by five folds of groups, then fit all rows."""
     folds = min(5, len(np.unique(train.groups)))
     parts = GroupKFold(folds, shuffle=True, random_state=seed).split(train.X, None, train.groups)
     pairs = [(train.take(inner), train.take(held)) for inner, held in parts]
     best, scaling, C = min(
-        found for scaling in SCALINGS for found in _penalty_losses(pairs, scaling)
+        found for scaling in SCALINGS for found in penalty_losses(pairs, scaling)
     )
     predict, classes, converged = _logistic(train, scaling)(C)
     chosen = {"scaling": scaling, "C": C, "heldout_log_loss": best, "converged": converged}
     return Fitted(classes, predict, None, chosen, "cpu")
 
 
-def _penalty_losses(
+def penalty_losses(
     pairs: Sequence[tuple[Table, Table]], scaling: str
 ) -> Iterator[tuple[float, str, float]]:
-    """Held-out loss, scaling and C, from strong penalties to weak ones until the loss rises."""
+    """Yield held-out loss, scaling and C, from strong to weak penalties until the loss rises."""
     fits = [_logistic(inner, scaling) for inner, _ in pairs]
     total, last = sum(len(held.y) for _, held in pairs), np.inf
     for C in PENALTIES:
@@ -387,7 +400,7 @@ def _penalty_losses(
 def _logistic(
     train: Table, scaling: str
 ) -> Callable[[float], tuple[Callable[[Array], Array], NDArray[np.str_], bool]]:
-    """A function of C that fits, from where the last call ended."""
+    """Return a function of C that fits, starting from the last fit."""
     mean, divisor = train.X.mean(0), SCALINGS[scaling](train.X)
     Z = (train.X - mean) / divisor
     model = LogisticRegression(max_iter=_ITERATIONS, warm_start=True)
@@ -403,10 +416,10 @@ def _logistic(
     return fit
 
 
-def _fit_gp(
+def gaussian_process(
     make: Callable[..., TwoStageGPClassifier],
 ) -> Callable[[Table, int, str], Fitted]:
-    """How a Gaussian process classifier is fitted."""
+    """Return a function that fits a Gaussian process classifier."""
 
     def fit(train: Table, seed: int, device: str) -> Fitted:
         model = make(device=device, random_state=seed)
@@ -435,9 +448,9 @@ def _fit_gp(
 MODELS: Mapping[str, Callable[[Table, int, str], Fitted]] = {
     "mc_dropout": fit_mc_dropout,
     "logistic": fit_logistic,
-    "single": _fit_gp(lambda **given: TwoStageGPClassifier(stages=1, **given)),
-    "two_stage": _fit_gp(TwoStageGPClassifier),
-    "paper": _fit_gp(TwoStageGPClassifier.from_paper),
+    "single": gaussian_process(lambda **given: TwoStageGPClassifier(stages=1, **given)),
+    "two_stage": gaussian_process(TwoStageGPClassifier),
+    "paper": gaussian_process(TwoStageGPClassifier.from_paper),
 }
 DEFAULT_MODELS = ("mc_dropout", "logistic", "single", "two_stage")
 
@@ -447,54 +460,64 @@ DEFAULT_MODELS = ("mc_dropout", "logistic", "single", "two_stage")
 
 @dataclass(frozen=True)
 class Task:
-    """One fit: which model on which split of which set, with how many rows at most."""
+    """One fit: which model on which split of which set, with how many rows at most, and where."""
 
     set: str
     model: str
     seed: int
     rows: int
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where encoded texts are kept, and what fits run on."""
-
-    cache: Path
     device: str = "auto"
 
 
-def measure(task: Task, place: Place) -> Record:
-    """Fit and score; a fit that fails gives a record with its error instead of scores."""
-    data = load_set(task.set, place.cache, place.device)
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the fits of a run."""
+    parser.add_argument("--sets", type=names(SETS), help=f"default: {','.join(SETS)}")
+    parser.add_argument("--models", type=names(MODELS), default=list(DEFAULT_MODELS))
+    parser.add_argument("--seeds", type=positive, help="number of splits, default 5")
+    parser.add_argument("--rows", type=positive, help="training rows at most, default 5000")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+
+
+def tasks(given: argparse.Namespace) -> list[Task]:
+    """Return the fits, set by set; a quick run takes images, whose features need no encoder."""
+    images = [name for name, source in SETS.items() if not source.is_text]
+    sets = given.sets or (images if given.quick else list(SETS))
+    for name in sets:
+        find(name)  # a missing set is reported now, not after hours
+    if given.jobs > 1:
+        for name in (name for name in sets if SETS[name].is_text):
+            load_set(name, given.device)  # encoded once, not by every process
+    rows = given.rows or (300 if given.quick else 5000)
+    return [
+        Task(name, model, seed, rows, given.device)
+        for name in sets
+        for seed in range(given.seeds or (1 if given.quick else 5))
+        for model in given.models
+    ]
+
+
+def measure(task: Task) -> Record:
+    """Fit one model to the training rows of one split and score it."""
+    data = load_set(task.set, task.device)
     rows, test = split(data, task.seed, task.rows)
     if task.model == "paper":
         rows = _capped(rows, PAPER_ROWS, generator("paper", task.set, task.seed))
     train = Table(data.X[rows], data.y[rows], data.groups[rows])
-    record: Record = {
-        "set": task.set,
-        "model": task.model,
-        "seed": task.seed,
-        "rows": task.rows,
+    return {
         "n_train": len(rows),
         "n_test": len(test),
         "n_features": data.X.shape[1],
         "n_classes": len(np.unique(train.y)),
         "n_unseen": int((~np.isin(data.y[test], train.y)).sum()),
-        # The data's own split may have some; the others have none.
+        # Only the split that comes with the data may have some.
         "n_shared": int(np.isin(data.groups[test], train.groups).sum()),
-        "device": place.device,
-        "version": twostagegp.__version__,
-        "code": code_version(),
+        **_fit_and_score(task, train, data.X[test], data.y[test]),
     }
-    try:
-        return record | _fit_and_score(task, train, data.X[test], data.y[test], place.device)
-    except Exception as error:
-        return record | {"error": f"{type(error).__name__}: {error}"}
 
 
-def _fit_and_score(task: Task, train: Table, X: Array, y: NDArray[np.str_], device: str) -> Record:
+def _fit_and_score(task: Task, train: Table, X: Array, y: NDArray[np.str_]) -> Record:
     with Timed() as fitting:
-        fitted = MODELS[task.model](train, task.seed, device)
+        fitted = MODELS[task.model](train, task.seed, task.device)
     with Timed() as predicting:
         proba = fitted.predict_proba(X)
     certain = None if fitted.certain is None else fitted.certain(X)
@@ -508,111 +531,21 @@ def _fit_and_score(task: Task, train: Table, X: Array, y: NDArray[np.str_], devi
     }
 
 
-def _work(store: JsonLines, given: argparse.Namespace) -> int:
-    """Do what is missing; returns the number of fits that failed."""
-    wanted = [
-        Task(name, model, seed, given.rows)
-        for name in given.sets
-        for seed in range(given.seeds)
-        for model in given.models
-    ]
-    done = set() if given.redo else store.done()
-    tasks = [t for t in wanted if (t.set, t.model, t.seed, t.rows) not in done]
-    print(f"{len(wanted) - len(tasks)} of {len(wanted)} fits are there already.", flush=True)
-    place, failed = Place(given.cache, given.device), 0
-    sets = list(dict.fromkeys(task.set for task in tasks))
-    for name in sets:
-        find(name)  # a missing one is found now, not after hours
-    if given.jobs > 1:
-        for name in (name for name in sets if SETS[name].is_text):
-            load_set(name, place.cache, place.device)  # encoded once, not by every process
-    records = measure_all(partial(measure, place=place), tasks, given.jobs)
-    for count, record in enumerate(records, start=1):
-        store.append(record, replace=given.redo)
-        failed += "error" in record
-        print(f"[{count}/{len(tasks)}] {_line(record)}", flush=True)
-    return failed
-
-
-def _line(record: Record) -> str:
-    head = f"{record['set']}, {record['model']}, seed {record['seed']}: "
-    if "error" in record:
-        return head + str(record["error"])
-    return head + (
-        f"accuracy {record['accuracy']:.4f}, log loss {record['log_loss']:.4f}, "
-        f"ECE {record['ece']:.4f}, AURC {record['aurc']:.4f}, "
-        f"{record['fit_cpu_seconds']:.1f} CPU s"
-    )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is missing, then write page and picture; returns 1 if a fit failed, 2 if no data."""
-    given = _settings(_parser().parse_args(arguments))
-    store = JsonLines(given.results / "foundation.jsonl", key=("set", "model", "seed", "rows"))
-    failed = 0
-    if not given.table_only:
-        try:
-            failed = _work(store, given)
-        except DatasetNotFoundError as error:
-            print(error, file=sys.stderr)
-            return 2
-    stored = list(store.records().values())
-    records = [r for r in stored if r["rows"] == given.rows]
-    more_rows = [r for r in stored if r["rows"] > given.rows]
-    drawn = picture(records)
-    page = report(records, has_picture=drawn is not None, more_rows=more_rows)
-    if drawn is not None:
-        write_whole(given.results / "foundation.svg", drawn)
-    write_whole(given.results / "foundation.md", page)
-    print(page)
-    return 1 if failed else 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.foundation",
-        description="Classifiers on the features of frozen foundation models.",
-    )
-    parser.add_argument("--sets", type=names(SETS), help=f"default: {','.join(SETS)}")
-    parser.add_argument("--models", type=names(MODELS), default=list(DEFAULT_MODELS))
-    parser.add_argument("--seeds", type=positive, help="the first so many splits, default 5")
-    parser.add_argument("--rows", type=positive, help="training rows at most, default 5000")
-    parser.add_argument("--quick", action="store_true", help="one split of two sets, 300 rows")
-    parser.add_argument("--jobs", type=positive, default=1, help="processes of one thread each")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--results", type=Path, help="folder of the results")
-    parser.add_argument(
-        "--cache", type=_outside, default=_user_cache(), help="folder of the encoded texts"
-    )
-    parser.add_argument("--table-only", action="store_true", help="no fits, only page and picture")
-    parser.add_argument("--redo", action="store_true", help="fit again what is there already")
-    return parser
-
-
-def _settings(given: argparse.Namespace) -> argparse.Namespace:
-    """What was not given: quick runs take images only, whose features need no encoder."""
-    images = [name for name, source in SETS.items() if not source.is_text]
-    given.sets = given.sets or (images if given.quick else list(SETS))
-    given.seeds = given.seeds or (1 if given.quick else 5)
-    given.rows = given.rows or (300 if given.quick else 5000)
-    given.results = given.results or (RESULTS / "quick" if given.quick else RESULTS)
-    return given
-
-
-def _user_cache() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "twostagegp" / "foundation"
-
-
-def _outside(text: str) -> Path:
-    path = Path(text).expanduser()
-    if path.resolve().is_relative_to(ROOT.resolve()):
-        raise argparse.ArgumentTypeError(f"{text!r} lies in the repository; give another folder")
-    return path
-
+MEASUREMENT = Measurement(
+    name="foundation",
+    about="Classifiers on the features of frozen foundation models.",
+    results=RESULTS,
+    cell=Task,
+    cells=tasks,
+    measure=measure,
+    report=report,
+    figure=picture,
+    arguments=arguments,
+    key=("set", "model", "seed", "rows"),
+)
 
 if __name__ == "__main__":
-    # Under its own name: other processes cannot load the cached reader of __main__.
-    from experiments.foundation import main as run
+    # Imported by name: worker processes do not find the cached reader of __main__.
+    from experiments.foundation import MEASUREMENT as MEASUREMENT_BY_NAME
 
-    raise SystemExit(run())
+    raise SystemExit(run(MEASUREMENT_BY_NAME))

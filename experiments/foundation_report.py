@@ -6,17 +6,17 @@ both have, by the paired differences of their scores.
 
 from __future__ import annotations
 
-import io
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from measurements.figures import svg
+from measurements.pages import NO_RECORDS, failures, joined
 from measurements.provenance import provenance
 from measurements.store import Record
 from measurements.tables import MISSING, figure, markdown_table, mean_se, yes_no
@@ -137,46 +137,49 @@ def _values(records: Sequence[Record], score: str) -> list[float]:
 # --- page ----------------------------------------------------------------------------------------
 
 
-def report(
-    records: Sequence[Record], has_picture: bool = True, more_rows: Sequence[Record] = ()
-) -> str:
-    """The page in Markdown; ``more_rows`` are fits on more training rows than those of the page."""
-    fine, failed = _fine(records), [r for r in records if r.get("error")]
-    parts = ["# Classifiers on foundation features", ""]
+def of_page(records: Sequence[Record]) -> tuple[list[Record], list[Record]]:
+    """Return the records with the fewest training rows at most, and those with more."""
+    fewest = min((r["rows"] for r in records), default=0)
+    page = [r for r in records if r["rows"] == fewest]
+    return page, [r for r in records if r["rows"] > fewest]
+
+
+def report(records: Sequence[Record]) -> str:
+    """Return the page: the fits with the fewest training rows, then those with more."""
+    own, more_rows = of_page(records)
+    fine = _fine(own)
+    blocks = ["# Classifiers on foundation features"]
     if not fine:
-        parts += ["No fits yet.", ""]
+        blocks.append(NO_RECORDS)
     else:
         devices = ", ".join(sorted({r["device"] for r in fine}))
-        parts += [
+        blocks += [
             f"{provenance(fine)} At most {fine[0]['rows']} training rows. Devices: {devices}. "
-            "Seed 0 is the data's own split, the others are random ones of the same groups. ± is a "
-            "standard error over the seeds.",
-            "",
-            *_goals(fine),
+            "Seed 0 is the split that comes with the data, the others are random ones of the same "
+            "groups. ± is a standard error over the seeds.",
+            "## Goals",
+            "The score of the two-stage model less another's, on the same splits: the mean of the "
+            "paired differences ± their standard error. A goal is judged by the mean; that of "
+            "accuracy allows for one standard error of the difference. It is met if it is met on "
+            "every set.",
+            _goals(fine),
             *_sets(fine),
             *_scores(fine),
         ]
-        if has_picture:
-            parts += [
+        if any(r["model"] in DRAWN for r in fine):
+            blocks += [
                 "## Certain and uncertain rows",
-                "",
                 "Accuracy of the rows that a model calls certain (full) and of the others (light). "
                 "Above a pair of bars: the share of rows that are certain, in percent.",
-                "",
                 "![Accuracy of certain and uncertain rows](foundation.svg)",
-                "",
             ]
-        parts += _chosen(fine)
-    parts += _with_more_rows(_fine(more_rows))
-    if failed:
-        parts += ["## Fits that failed", ""]
-        parts += [f"- {r['set']}, {r['model']}, seed {r['seed']}: {r['error']}" for r in failed]
-        parts.append("")
-    return "\n".join(parts)
+        blocks += ["## What was chosen", _chosen(fine)]
+    blocks += _with_more_rows(_fine(more_rows))
+    return joined(*blocks, *failures(own, ("set", "model", "seed")))
 
 
 def _with_more_rows(records: Sequence[Record]) -> list[str]:
-    """Goals and scores of the fits on more training rows; nothing without any."""
+    """Return goals and scores of the fits on more training rows; nothing without any."""
     if not records:
         return []
     rows = ", ".join(str(n) for n in sorted({r["rows"] for r in records}))
@@ -187,14 +190,11 @@ def _with_more_rows(records: Sequence[Record]) -> list[str]:
     places = ", ".join(f"{model} on {device}" for model, device in devices.items())
     return [
         "## With more training rows",
-        "",
-        f"{provenance(records)} At most {rows} training rows instead{all_rows}: {places}. The same "
-        "goals and scores.",
-        "",
-        *_goals(records)[4:],
-        *_scores(records)[4:],
+        f"{provenance(list(records))} At most {rows} training rows instead{all_rows}: {places}. "
+        "The same goals and scores.",
+        _goals(records),
+        _score_table(records),
         _fit_seconds(records),
-        "",
     ]
 
 
@@ -211,7 +211,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _goals(records: Sequence[Record]) -> list[str]:
+def _goals(records: Sequence[Record]) -> str:
     sets = _names(records, "set")
     rows = []
     for goal in GOALS:
@@ -225,15 +225,7 @@ def _goals(records: Sequence[Record]) -> list[str]:
         if met and len(judged) < len(sets):
             met = None  # a comparison that is not there may still go wrong
         rows.append([goal.label, *cells, f"{sum(judged.values())} of {len(judged)}", yes_no(met)])
-    return [
-        "## Goals",
-        "",
-        "The two-stage model's score less another's, on the same splits: the mean of the paired "
-        "differences ± their standard error. A goal is judged by the mean; that of accuracy allows "
-        "for one standard error of the difference. It is met where it is met on every set.",
-        "",
-        markdown_table(["goal", *sets, "sets", "met"], rows),
-    ]
+    return markdown_table(["goal", *sets, "sets", "met"], rows)
 
 
 def _sets(records: Sequence[Record]) -> list[str]:
@@ -257,11 +249,9 @@ def _sets(records: Sequence[Record]) -> list[str]:
     head = ["set", "seeds", "features", "classes", "train", "test", "unseen class", "shared group"]
     return [
         "## Sets",
-        "",
         "*Unseen class*: test rows, over all seeds, of a class that no training row has. They are "
         "wrong for every model and cost 36 nats of log loss each. *Shared group*: test rows whose "
         "group has training rows too, which only the data's own split can have.",
-        "",
         markdown_table(head, rows),
     ]
 
@@ -271,29 +261,31 @@ def _span(values: Sequence[int]) -> str:
     return str(low) if low == high else f"{low}–{high}"
 
 
-def _scores(records: Sequence[Record]) -> list[str]:
+def _score_table(records: Sequence[Record]) -> str:
     rows = []
     for name in _names(records, "set"):
         for model in _names([r for r in records if r["set"] == name], "model"):
             own = _of(records, name, model)
             cells = [mean_se(_values(own, score)) for score in COLUMNS]
             rows.append([name, LABELS[model], str(len(own)), *cells])
+    return markdown_table(["set", "model", "seeds", *COLUMNS.values()], rows)
+
+
+def _scores(records: Sequence[Record]) -> list[str]:
     note = ""
     if any(r["model"] == "paper" for r in records):
         most = max(r["n_train"] for r in records if r["model"] == "paper")
         note = f" The paper's settings see {most} training rows at most."
     return [
         "## Scores",
-        "",
         "Log loss in nats; ECE in 15 bins; AURC by the largest probability. Rows are certain by a "
         "paired t-test of the two leading classes over 100 sampled probabilities, at level 0.05; "
         "logistic regression has no samples. Seconds of a fit include every choice." + note,
-        "",
-        markdown_table(["set", "model", "seeds", *COLUMNS.values()], rows),
+        _score_table(records),
     ]
 
 
-def _chosen(records: Sequence[Record]) -> list[str]:
+def _chosen(records: Sequence[Record]) -> str:
     rows = []
     for name in _names(records, "set"):
         for model in _names([r for r in records if r["set"] == name], "model"):
@@ -305,7 +297,7 @@ def _chosen(records: Sequence[Record]) -> list[str]:
             held = mean_se(_values([r["chosen"] for r in own], "heldout_log_loss"))
             rows.append([name, LABELS[model], held, listed])
     head = ["set", "model", "held-out log loss", "chosen (seeds)"]
-    return ["## What was chosen", "", markdown_table(head, rows)]
+    return markdown_table(head, rows)
 
 
 def _choice(chosen: Record) -> str:
@@ -324,14 +316,9 @@ def _choice(chosen: Record) -> str:
 
 
 def picture(records: Sequence[Record]) -> str | None:
-    """The picture as the text of an SVG file; None where there is nothing to draw."""
-    shown = [r for r in _fine(records) if r["model"] in DRAWN]
-    if not shown:
-        return None
-    text = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "foundation"}):
-        draw(shown).savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()
+    """Return the picture of the page's fits as SVG; None if there is nothing to draw."""
+    shown = [r for r in _fine(of_page(records)[0]) if r["model"] in DRAWN]
+    return svg(draw(shown)) if shown else None
 
 
 def draw(records: Sequence[Record]) -> Figure:

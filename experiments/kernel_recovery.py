@@ -20,18 +20,18 @@ are the same for all truths and noise levels; function and noise are drawn anew 
 **Search.** Every kernel is fitted by its likelihood to 400 of the 500 rows of each of 24
 subsamples, as :func:`twostagegp.search_kernel` does it without an early decision, and the means of
 
-* ``nll``, the likelihood of the 400 rows, a row,
-* ``loo``, the leave-one-out density of the 400 rows, a row,
-* ``heldout``, the density of the other 100 rows, a row,
+* ``nll``, the negative log likelihood per row of the 400 rows,
+* ``loo``, the negative log leave-one-out density per row of the 400 rows,
+* ``heldout``, the negative log density per row of the other 100 rows,
 * ``ratio``, the share of those 100 rows whose error ratio
   :math:`|\hat m(x_*) - y_*| / |K_{*X} K^{-1} \epsilon_X - \epsilon_*|` is at most 1.1, with the
   fitted noise for :math:`\epsilon` as the paper's Algorithm 2 has it, and
 * ``ratio_true``, the same with the true noise, of which the paper's Theorem 2 speaks,
 
-are kept. Fits go on longer than in ``search_kernel``, and from two starts where pilots have found
-two optima. The first three are of random subsamples, the ratios of spread ones, which is what
-``search_kernel`` takes for each. Where a subsample is the whole table the two do not differ, and
-the same fits serve both. All repetitions of all draws of a cell are one batch.
+are kept. Fits go on longer than in ``search_kernel``, and from two starts if pilots have found two
+optima. The first three are of random subsamples, the ratios of spread ones, which is what
+``search_kernel`` takes for each. If a subsample is the whole table the two do not differ, and the
+same fits serve both. All repetitions of all draws of a cell are one batch.
 
 **Judgement.** Every kernel is then trained by its likelihood on all training rows (2000 random ones
 of a larger real table), started at the median of the repetitions' parameters (and once more where
@@ -48,8 +48,7 @@ of the chosen kernel minus the smallest NLPD of any kernel of the dictionary on 
     python -m experiments.kernel_recovery --quick
     python -m experiments.kernel_recovery --device cuda --part synthetic
 
-One line a draw goes into ``kernel_recovery.jsonl`` as soon as its cell is done; what is there is
-not computed again. ``kernel_recovery.md`` and ``kernel_recovery.svg`` are made from that file.
+A record is one draw; those of a cell are stored together, once the cell is done.
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ import argparse
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
-from pathlib import Path
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -68,12 +67,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-import twostagegp
 from experiments import RESULTS
 from experiments.recovery_report import picture, report
 from measurements.arguments import positive
-from measurements.provenance import code_version
-from measurements.store import JsonLines, Record, write_whole
+from measurements.provenance import facts
+from measurements.runner import Measurement, run
+from measurements.store import Record
 from twostagegp import datasets
 from twostagegp.data.rows import Rows
 from twostagegp.data.sampling import draw_subsamples
@@ -88,14 +87,26 @@ from twostagegp.search.paper_tests import error_ratio
 from twostagegp.search.repetitions import TRAIN_SHARE
 from twostagegp.training.batched import BatchFit, curvature, minimise_batch
 
-__all__ = ["FULL", "KERNELS", "QUICK", "Plan", "Table", "judge", "main", "measure", "repeat"]
+__all__ = [
+    "FULL",
+    "KERNELS",
+    "MEASUREMENT",
+    "QUICK",
+    "Draw",
+    "Plan",
+    "Table",
+    "judge",
+    "measure",
+    "measure_draws",
+    "repeat",
+    "synthetic_draws",
+    "synthetic_table",
+]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 KERNELS = ("rbf", "matern52", "matern32", "matern12", "laplacian")
-#: Test rows of a synthetic draw.
-TEST_ROWS = 1000
 #: Largest error ratio that counts as a pass, the paper's.
 THRESHOLD = 1.1
 #: Rows of a real table that a kernel is judged on at most.
@@ -121,7 +132,6 @@ _FAILED_SHARE = 0.2
 class Plan:
     """What is drawn, and how large a search is."""
 
-    name: str
     draws: int
     repeats: int
     subsample: int
@@ -133,7 +143,6 @@ class Plan:
 
 
 FULL = Plan(
-    name="kernel_recovery",
     draws=20,
     repeats=24,
     subsample=500,
@@ -145,7 +154,6 @@ FULL = Plan(
 )
 #: Shows within minutes that everything works; its figures decide nothing.
 QUICK = Plan(
-    name="kernel_recovery_quick",
     draws=2,
     repeats=6,
     subsample=250,
@@ -154,6 +162,48 @@ QUICK = Plan(
     noises=(0.01, 0.5),
     sets={"yacht": 1, "boston": 1},
 )
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One draw of a cell, or one split of a real table.
+
+    Attributes
+    ----------
+    part : {"synthetic", "real"}
+    cell : str
+        What is drawn, or the name of the real table.
+    truth : str or None
+        The true kernel, if it is known.
+    d, n : int
+        Columns and training rows.
+    noise : float or None
+        The true noise variance, if it is known.
+    draw : int
+        Number of the draw or split.
+    repeats, subsample : int
+        Of the search.
+    device : str
+    test_rows : int
+        Of a synthetic draw.
+    """
+
+    part: str
+    cell: str
+    truth: str | None
+    d: int
+    n: int
+    noise: float | None
+    draw: int
+    repeats: int
+    subsample: int
+    device: str = "cpu"
+    test_rows: int = 1000
+
+    def kernels(self) -> list[Kernel]:
+        """Return the dictionary; in one dimension the Laplacian is the Matérn-1/2."""
+        names = [name for name in KERNELS if self.d > 1 or name != "laplacian"]
+        return kernel_list(names, False if self.part == "synthetic" else "both", self.d)
 
 
 # --- tables --------------------------------------------------------------------------------------
@@ -181,23 +231,21 @@ class Table:
     test: tuple[Tensor, Tensor]
 
 
-#: Makes the table of one draw.
-Maker = Callable[[int, Plan, torch.device], Table]
-
-
 def generator(*words: Any) -> np.random.Generator:
-    """A source of randomness of its own for everything that has a name."""
+    """Return a source of random numbers that the words determine."""
     return np.random.default_rng(list(":".join(map(str, words)).encode()))
 
 
 @cache
-def design(d: int, n: int, draw: int, repeats: int, size: int) -> tuple[Array, dict[str, Indices]]:
-    """Inputs of a synthetic draw, test rows last, and the subsamples of the others.
+def design(
+    d: int, n: int, draw: int, repeats: int, size: int, test_rows: int
+) -> tuple[Array, dict[str, Indices]]:
+    """Return the inputs of a synthetic draw, test rows last, and the subsamples of the others.
 
-    Subsamples number the rows as :class:`Rows` sorts them, which the target has no part in.
+    Subsamples number the rows as :class:`Rows` sorts them, which does not depend on the target.
     """
     rng = generator("inputs", d, n, draw)
-    X = rng.uniform(-math.sqrt(3.0), math.sqrt(3.0), size=(n + TEST_ROWS, d))
+    X = rng.uniform(-math.sqrt(3.0), math.sqrt(3.0), size=(n + test_rows, d))
     data = _prepare(X[:n], X[:n, 0], torch.device("cpu"))
     return X, subsamples_of(data.rows, size, repeats, rng)
 
@@ -205,7 +253,7 @@ def design(d: int, n: int, draw: int, repeats: int, size: int) -> tuple[Array, d
 def subsamples_of(
     rows: Rows, size: int, repeats: int, rng: np.random.Generator
 ) -> dict[str, Indices]:
-    """Random and spread subsamples; the same where each is the whole table in random order."""
+    """Draw random and spread subsamples; the same if each is the whole table in random order."""
     X = rows.X.cpu().numpy().astype(np.float64)
     random = draw_subsamples(X, size, repeats, "random", rng)
     whole = size >= len(rows)
@@ -216,7 +264,7 @@ def subsamples_of(
 
 
 def draw_function(truth: str, X: Array, rng: np.random.Generator, device: torch.device) -> Array:
-    """A draw from the truth's Gaussian process with unit variance at the rows of X, shape (n,)."""
+    """Draw from the Gaussian process of the truth, of unit variance, at the rows of X."""
     kernel = NamedKernel(truth, X.shape[1])
     theta = np.array([math.log(0.5 * kernel.typical_lengthscale()), 0.0])
     K, _ = kernel.evaluate(torch.as_tensor(X, device=device), theta)
@@ -225,12 +273,14 @@ def draw_function(truth: str, X: Array, rng: np.random.Generator, device: torch.
     return (safe_cholesky(K)[0] @ white).cpu().numpy().astype(np.float64)
 
 
-def synthetic_table(
-    truth: str, d: int, n: int, noise: float, draw: int, plan: Plan, device: torch.device
-) -> Table:
-    """Draw number ``draw`` of a cell."""
-    X, subsamples = design(d, n, draw, plan.repeats, plan.subsample)
-    rng = generator("targets", truth, d, n, noise, draw)
+def synthetic_table(draw: Draw) -> Table:
+    """Draw the inputs, the function and its noise."""
+    d, n, truth, noise = draw.d, draw.n, draw.truth, draw.noise
+    assert truth is not None
+    assert noise is not None
+    device = torch.device(draw.device)
+    X, subsamples = design(d, n, draw.draw, draw.repeats, draw.subsample, draw.test_rows)
+    rng = generator("targets", truth, d, n, noise, draw.draw)
     f = draw_function(truth, X, rng, device)
     epsilon = math.sqrt(noise) * rng.normal(size=len(f))
     y = f + epsilon
@@ -246,17 +296,18 @@ def synthetic_table(
     )
 
 
-def real_table(name: str, split: int, plan: Plan, device: torch.device) -> Table:
-    """A standard split of a UCI table."""
-    source = datasets.load(name)
-    train, test = source.split(split)
+def real_table(draw: Draw) -> Table:
+    """Return a standard split of a UCI table."""
+    device = torch.device(draw.device)
+    source = datasets.load(draw.cell)
+    train, test = source.split(draw.draw)
     data = _prepare(source.X[train], source.y[train], device)
-    rng = generator("real", name, split)
+    rng = generator("real", draw.cell, draw.draw)
     judged = rng.choice(train, min(len(train), JUDGED_ROWS), replace=False)
     return Table(
         rows=data.rows,
         noise=None,
-        subsamples=subsamples_of(data.rows, plan.subsample, plan.repeats, rng),
+        subsamples=subsamples_of(data.rows, draw.subsample, draw.repeats, rng),
         train=_standardised(data, source.X[judged], source.y[judged], device),
         test=_standardised(data, source.X[test], source.y[test], device),
     )
@@ -585,93 +636,79 @@ def _short(value: float) -> float:
 # --- cells ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Cell:
-    """Draws, or splits, that are worked on together.
-
-    ``facts`` tells what a record says about it; ``n`` and ``d`` are there for the time left.
-    """
-
-    part: str
-    name: str
-    facts: Record
-    draws: int
-    d: int
-    n: int
-    ard: bool | str
-    make: Maker
-
-    def kernels(self, d: int) -> list[Kernel]:
-        """The dictionary for d columns."""
-        names = [name for name in KERNELS if d > 1 or name != "laplacian"]
-        return kernel_list(names, self.ard, d)
-
-    @property
-    def cost(self) -> float:
-        """A rough measure of the work, for the time that is left."""
-        kernels = len(self.kernels(self.d)) * (1.0 if self.n <= 500 else 3.0)
-        return kernels * (3.0 if self.ard else 1.0)
-
-
-def synthetic_cells(plan: Plan) -> list[Cell]:
-    """Truth x columns x rows x noise; small tables first."""
-
-    def maker(truth: str, d: int, n: int, noise: float) -> Maker:
-        return lambda draw, plan, device: synthetic_table(truth, d, n, noise, draw, plan, device)
-
+def synthetic_draws(plan: Plan, device: str) -> list[Draw]:
+    """Return all draws, small tables first; those of a cell follow each other."""
     return [
-        Cell(
-            part="synthetic",
-            name=f"{truth}, d={d}, n={n}, noise={noise:g}",
-            facts={"truth": truth, "d": d, "n": n, "noise": noise},
-            draws=plan.draws,
-            d=d,
-            n=n,
-            ard=False,
-            make=maker(truth, d, n, noise),
+        Draw(
+            "synthetic",
+            f"{truth}, d={d}, n={n}, noise={noise:g}",
+            truth,
+            d,
+            n,
+            noise,
+            draw,
+            plan.repeats,
+            plan.subsample,
+            device,
         )
         for n in plan.rows
         for d in plan.columns
         for noise in plan.noises
         for truth in KERNELS
         if d > 1 or truth != "laplacian"
+        for draw in range(plan.draws)
     ]
 
 
-def real_cells(plan: Plan) -> list[Cell]:
-    """One cell a table, with its splits."""
-
-    def maker(name: str) -> Maker:
-        return lambda split, plan, device: real_table(name, split, plan, device)
-
-    cells = []
+def real_draws(plan: Plan, device: str) -> list[Draw]:
+    """Return the splits of the real tables, table by table."""
+    found = []
     for name, splits in plan.sets.items():
         data = datasets.load(name)
-        n = len(data.split(splits - 1)[0])
-        cells.append(
-            Cell(
-                part="real",
-                name=name,
-                facts={"truth": None, "d": data.X.shape[1], "n": n, "noise": None},
-                draws=splits,
-                d=data.X.shape[1],
-                n=n,
-                ard="both",
-                make=maker(name),
-            )
-        )
-    return cells
+        d, n = data.X.shape[1], len(data.split(splits - 1)[0])
+        found += [
+            Draw("real", name, None, d, n, None, split, plan.repeats, plan.subsample, device)
+            for split in range(splits)
+        ]
+    return found
 
 
-def measure(
-    cell: Cell, draws: Sequence[int], plan: Plan, device: torch.device, together: int
-) -> list[Record]:
-    """Records of some draws of a cell; a kernel that cannot be fitted has its reason in them."""
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the part, the device and the number of draws."""
+    parser.add_argument("--part", choices=("synthetic", "real", "all"), default="all")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--draws", type=positive, help="draws of a synthetic cell")
+
+
+def cells(given: argparse.Namespace) -> list[Draw]:
+    """Return the draws of a part; missing real tables are only an error if asked for."""
+    plan = QUICK if given.quick else FULL
+    plan = plan if given.draws is None else replace(plan, draws=given.draws)
+    device = resolve_device(given.device, 0, batched=True).type
+    found = synthetic_draws(plan, device) if given.part in ("synthetic", "all") else []
+    if given.part in ("real", "all"):
+        try:
+            found += real_draws(plan, device)
+        except DatasetNotFoundError as error:
+            if given.part == "real":
+                raise
+            print(f"The real tables are left out: {error}", flush=True)
+    return found
+
+
+def measure(draw: Draw) -> Record:
+    """Measure one draw alone."""
+    return measure_draws([draw], together=1)[0]
+
+
+def measure_draws(draws: Sequence[Draw], together: int) -> list[Record]:
+    """Measure draws of one cell; the record of a kernel that cannot be fitted has the reason."""
     begin = time.perf_counter()
-    tables = [cell.make(draw, plan, device) for draw in draws]
+    make = synthetic_table if draws[0].part == "synthetic" else real_table
+    tables = [make(draw) for draw in draws]
     seconds = {"tables": time.perf_counter() - begin, "search": 0.0, "judge": 0.0}
     found: list[Record] = [{} for _ in draws]
-    for kernel in cell.kernels(tables[0].rows.X.shape[1]):
+    for kernel in draws[0].kernels():
         try:
             records, took = measure_kernel(tables, kernel, together)
         except TwoStageGPError as error:
@@ -679,104 +716,52 @@ def measure(
         for scores_of_draw, record in zip(found, records, strict=True):
             scores_of_draw[kernel.label] = record
         seconds |= {name: seconds[name] + more for name, more in took.items()}
-    common = {
-        "part": cell.part,
-        "cell": cell.name,
-        **cell.facts,
-        "repeats": plan.repeats,
-        "subsample": plan.subsample,
-        "device": device.type,
-        "version": twostagegp.__version__,
-        "code": code_version(),
-        # A draw's share of what its cell took.
-        "seconds": {name: round(value / len(draws), 3) for name, value in seconds.items()},
-    }
-    return [
-        {**common, "draw": draw, "kernels": kernels}
-        for draw, kernels in zip(draws, found, strict=True)
-    ]
+    # A draw's share of the seconds of its cell.
+    share = {name: round(value / len(draws), 3) for name, value in seconds.items()}
+    return [{"seconds": share, "kernels": kernels} for kernels in found]
 
 
-def cells_of(part: str, plan: Plan) -> list[Cell]:
-    """The cells of a part; real tables that are not there are only an error if asked for."""
-    cells = synthetic_cells(plan) if part in ("synthetic", "all") else []
-    if part in ("real", "all"):
-        try:
-            cells += real_cells(plan)
-        except DatasetNotFoundError as error:
-            if part == "real":
-                raise
-            print(f"The real tables are left out: {error}", flush=True)
-    return cells
+@dataclass(frozen=True)
+class Batches:
+    """Measure all draws of a cell in one batch, which is much faster than one by one."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add ``--limit`` and ``--together``."""
+        add = parser.add_argument
+        add("--limit", type=float, help="seconds after which no other cell is begun")
+        add("--together", type=positive, default=20, help="tables judged in one batch")
+
+    def is_settled(self, record: Record, given: argparse.Namespace) -> bool:
+        """Return False: whatever failed is tried again."""
+        return False
+
+    def records(
+        self, measurement: Measurement[Draw], cells: Sequence[Draw], given: argparse.Namespace
+    ) -> Iterator[Record]:
+        """Measure cell by cell."""
+        begin = time.perf_counter()
+        for _, group in groupby(cells, key=lambda draw: (draw.part, draw.cell)):
+            if given.limit is not None and time.perf_counter() - begin > given.limit:
+                print(f"Stopped after {given.limit:g} s; start again for the other cells.")
+                return
+            draws = list(group)
+            for draw, record in zip(draws, measure_draws(draws, given.together), strict=True):
+                yield {**asdict(draw), **facts(), **record}
 
 
-def _work(
-    store: JsonLines, cells: Sequence[Cell], plan: Plan, given: argparse.Namespace
-) -> Iterator[str]:
-    """Do what is missing, cell by cell; one line of progress for each."""
-    device = resolve_device(given.device, 0, batched=True)
-    done = store.done()
-    missing = {
-        cell.name: [i for i in range(cell.draws) if (cell.part, cell.name, i) not in done]
-        for cell in cells
-    }
-    left = [cell for cell in cells if missing[cell.name]]
-    yield f"{len(cells) - len(left)} of {len(cells)} cells are there already."
-    begin, worked = time.perf_counter(), 0.0
-    for count, cell in enumerate(left, start=1):
-        if given.limit is not None and time.perf_counter() - begin > given.limit:
-            yield f"Stopped after {given.limit:g} s; start again for the other cells."
-            return
-        start = time.perf_counter()
-        for record in measure(cell, missing[cell.name], plan, device, given.together):
-            store.append(record)
-        now = time.perf_counter()
-        worked += cell.cost
-        ahead = (now - begin) / worked * sum(other.cost for other in left[count:])
-        parts = {name: v * len(missing[cell.name]) for name, v in record["seconds"].items()}
-        yield (
-            f"[{count}/{len(left)}] {cell.name}: {now - start:.1f} s ("
-            + ", ".join(f"{name} {value:.1f}" for name, value in parts.items())
-            + f"), about {ahead / 60.0:.1f} min left"
-        )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is missing, then write the tables and the picture."""
-    given = _parser().parse_args(arguments)
-    plan = QUICK if given.quick else FULL
-    if given.draws is not None:
-        plan = replace(plan, draws=given.draws)
-    store = JsonLines(given.out / f"{plan.name}.jsonl", key=("part", "cell", "draw"))
-    if not given.report:
-        for line in _work(store, cells_of(given.part, plan), plan, given):
-            print(line, flush=True)
-    records = list(store.records().values())
-    if not records:
-        print("There is nothing to report yet.")
-        return 1
-    page = report(records)
-    write_whole(given.out / f"{plan.name}.md", page)
-    write_whole(given.out / f"{plan.name}.svg", picture(records))
-    print(page)
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.kernel_recovery",
-        description="Does a kernel search find the kernel, and what does a wrong choice cost?",
-    )
-    parser.add_argument("--part", choices=("synthetic", "real", "all"), default="all")
-    parser.add_argument("--quick", action="store_true", help="a small version, minutes on a CPU")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
-    parser.add_argument("--draws", type=positive, help="draws of a synthetic cell")
-    parser.add_argument("--report", action="store_true", help="no fits, only tables and picture")
-    parser.add_argument("--limit", type=float, help="seconds after which no other cell is begun")
-    parser.add_argument("--together", type=positive, default=20, help="tables judged in one batch")
-    return parser
-
+MEASUREMENT = Measurement(
+    name="kernel_recovery",
+    about="Does a kernel search find the kernel, and what does a wrong choice cost?",
+    results=RESULTS,
+    cell=Draw,
+    cells=cells,
+    measure=measure,
+    report=report,
+    figure=picture,
+    arguments=arguments,
+    key=("part", "cell", "draw"),
+    strategy=Batches(),
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(MEASUREMENT))

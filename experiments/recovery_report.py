@@ -1,15 +1,14 @@
 """Tables and a picture of the kernel recovery experiment, made from its records.
 
-Every record holds the scores of all kernels on one draw, so that each selection's choice, whether
-it is the true kernel, and its regret in test NLPD are worked out here. Two references stand beside
-the selections: a kernel drawn at random (its expected regret), and the true kernel, which is not
+Every record has the scores of all kernels on one draw, so that each selection's choice, whether it
+is the true kernel, and its regret in test NLPD are computed here. The selections are compared with
+two references: a kernel drawn at random (its expected regret), and the true kernel, which is not
 always the one that predicts best. A choice by the test NLPD itself has no regret; how often it is
-the true kernel says how often that can be told at all.
+the true kernel is the best that a selection by predictions could reach.
 """
 
 from __future__ import annotations
 
-import io
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,13 +16,13 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from measurements.provenance import provenance
+from measurements.figures import svg
+from measurements.pages import Page, joined
 from measurements.store import Record
 from measurements.tables import MISSING, figure, markdown_table, mean_se
 from twostagegp.plotting import INK, MODEL, MUTED, TRUTH
@@ -105,28 +104,14 @@ def outcome(record: Record, wanted: Callable[[str], bool] = lambda label: True) 
     return Outcome(record, list(table), chosen, regret)
 
 
-def report(records: Sequence[Record]) -> str:
-    """The page."""
-    parts = ["# Does a kernel search find the kernel?", ""]
-    parts += [provenance(list(records)).replace(" fits", " draws and splits"), ""]
-    synthetic = _outcomes(r for r in records if r["part"] == "synthetic")
-    real = [r for r in records if r["part"] == "real"]
-    parts += _failures(records)
-    if synthetic:
-        parts += _synthetic(synthetic)
-    if real:
-        parts += _real(real)
-    return "\n".join(parts)
-
-
 def _outcomes(
     records: Iterable[Record], wanted: Callable[[str], bool] = lambda label: True
 ) -> list[Outcome]:
     return [found for record in records if (found := outcome(record, wanted)) is not None]
 
 
-def _failures(records: Sequence[Record]) -> list[str]:
-    """A sentence on kernels that could not be fitted or judged, where there are any."""
+def _failures(records: Sequence[Record]) -> str:
+    """Return a sentence on kernels that could not be fitted or judged; empty without any."""
     out = Counter(
         label
         for record in records
@@ -134,40 +119,42 @@ def _failures(records: Sequence[Record]) -> list[str]:
         if scores.get("nlpd") is None or scores.get("loo") is None
     )
     if not out:
-        return []
+        return ""
     listed = ", ".join(f"{label} on {count}" for label, count in sorted(out.items()))
-    return [f"Kernels that could not be fitted: {listed} of {len(records)} draws.", ""]
+    return f"Kernels that could not be fitted: {listed} of {len(records)} draws."
 
 
 # --- synthetic draws -----------------------------------------------------------------------------
 
 
-def _synthetic(outcomes: Sequence[Outcome]) -> list[str]:
+def _synthetic(records: Sequence[Record]) -> str:
+    outcomes = _outcomes(r for r in records if r["part"] == "synthetic")
+    if not outcomes:
+        return ""
     first = outcomes[0].record
     cells = list(dict.fromkeys(o.record["cell"] for o in outcomes))
     seconds = sum(sum(o.record["seconds"].values()) for o in outcomes)
     parts = [
-        "## Draws from known kernels",
-        "",
         f"{len(outcomes)} draws in {len(cells)} cells; {first['repeats']} repetitions of "
         f"{first['subsample']} rows; {seconds / 60.0:.1f} minutes on "
         f"{', '.join(sorted({o.record['device'] for o in outcomes}))}. "
         "Regret is in test NLPD, against the best kernel of the dictionary on the same draw; the "
         f"last column is the paired difference to the choice by `{_BASE}`. ± is a standard error.",
-        "",
         _overall(outcomes, with_truth=True),
-        "",
     ]
     for field, title in (("noise", "noise variance"), ("d", "columns"), ("n", "rows")):
-        parts += [f"### By {title}", "", _by(outcomes, field, title), ""]
+        parts += [f"### By {title}", _by(outcomes, field, title)]
     parts += _ratio_levels(outcomes)
-    parts += ["### What was chosen", "", "Per cent of the draws of each true kernel (all cells; "]
-    parts[-1] += "in one dimension there is no laplacian).\n"
+    parts += [
+        "### What was chosen",
+        "Per cent of the draws of each true kernel (all cells; in one dimension there is no "
+        "laplacian).",
+    ]
     for selection in (*SELECTIONS, HINDSIGHT):
         if any(selection in o.chosen for o in outcomes):
-            parts += [f"By {selection}:", "", _confusion_table(outcomes, selection), ""]
-    parts += ["### Every cell", "", "Share of right choices / mean regret.", ""]
-    return [*parts, _by_cell(outcomes, cells), ""]
+            parts += [f"By {selection}:", _confusion_table(outcomes, selection)]
+    parts += ["### Every cell", "Share of right choices / mean regret."]
+    return joined(*parts, _by_cell(outcomes, cells))
 
 
 def _references(outcomes: Sequence[Outcome]) -> list[str]:
@@ -244,11 +231,8 @@ def _ratio_levels(outcomes: Sequence[Outcome]) -> list[str]:
     header += ["right kernel, true noise", "wrong kernels, true noise"]
     return [
         "### The ratio test's share p̂",
-        "",
-        "The test does not reject where p̂ is at least 0.95.",
-        "",
+        "The test does not reject if p̂ is at least 0.95.",
         markdown_table(header, rows),
-        "",
     ]
 
 
@@ -300,17 +284,18 @@ def _by_cell(outcomes: Sequence[Outcome], cells: Sequence[str]) -> str:
 # --- real tables ---------------------------------------------------------------------------------
 
 
-def _real(records: Sequence[Record]) -> list[str]:
-    parts = ["## Real tables", ""]
+def _real(records: Sequence[Record]) -> str:
+    real = [r for r in records if r["part"] == "real"]
+    parts = []
     for title, wanted in (
         ("Isotropic and ARD kernels", lambda label: True),
         ("Isotropic kernels only", lambda label: not label.endswith("-ard")),
     ):
-        outcomes = _outcomes(records, wanted)
+        outcomes = _outcomes(real, wanted)
         if outcomes:
-            parts += [f"### {title}", "", _overall(outcomes, with_truth=False), ""]
-            parts += ["Mean regret by table:", "", _by_set(outcomes), ""]
-    return parts
+            parts += [f"### {title}", _overall(outcomes, with_truth=False)]
+            parts += ["Mean regret by table:", _by_set(outcomes)]
+    return joined(*parts)
 
 
 def _by_set(outcomes: Sequence[Outcome]) -> str:
@@ -329,15 +314,20 @@ def _by_set(outcomes: Sequence[Outcome]) -> str:
     return markdown_table(["table", "splits", *by_names, "best in hindsight"], rows)
 
 
+report = Page(
+    "Does a kernel search find the kernel?",
+    {"Draws from known kernels": _synthetic, "Real tables": _real},
+    about=_failures,
+    counted="draws and splits",
+)
+
+
 # --- picture -------------------------------------------------------------------------------------
 
 
 def picture(records: Sequence[Record]) -> str:
-    """The picture as the text of an SVG file."""
-    text = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "kernel recovery"}):
-        draw(records).savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()
+    """Return the picture as SVG."""
+    return svg(draw(records))
 
 
 def draw(records: Sequence[Record]) -> Figure:

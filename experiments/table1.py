@@ -40,10 +40,10 @@ from torch import Tensor
 from experiments import RESULTS
 from experiments.printed import SMALL_SETS, TABLE1, TABLE2, TABLE4, Printed
 from experiments.small_sets import LARGE, Cells, add_options, fit_and_score, places, printed
-from experiments.verdicts import Verdict, at_least, count, on_all, opening, verdicts
+from experiments.verdicts import Verdict, at_least, count, on_all, phrase, verdicts
 from measurements.arguments import names
 from measurements.figures import svg
-from measurements.pages import failures, mean_or_nan, scored, values
+from measurements.pages import Page, joined, mean_or_nan, scored, values
 from measurements.runner import Measurement, run
 from measurements.store import Record
 from measurements.tables import MISSING, figure, markdown_table, mean_sd
@@ -51,7 +51,16 @@ from twostagegp import ExactGPRegressor, TwoStageGPRegressor, datasets, metrics
 from twostagegp.errors import InputError
 from twostagegp.plotting import INK, LEGEND, MODEL, MUTED, TRUTH
 
-__all__ = ["MEASUREMENT", "MODELS", "Task", "judge", "measure", "picture", "report"]
+__all__ = [
+    "MEASUREMENT",
+    "MODELS",
+    "Task",
+    "impossible_deviations",
+    "judge",
+    "measure",
+    "picture",
+    "report",
+]
 
 Array = NDArray[np.float64]
 
@@ -307,7 +316,7 @@ def _causes(causes: Sequence[Record]) -> list[Verdict]:
     singular = {s: r["eigenvalue_exact"] < 0.5 * r["noise"] for s, r in by_set.items()}
     broken = {s: r["eigenvalue_gpytorch"] < 0.0 for s, r in by_set.items()}
     repeats = {s: r["repeated_inputs"] > 0 for s, r in by_set.items() if s in LARGE}
-    ratios = _impossible()
+    ratios = impossible_deviations()
     return [
         Verdict(
             "Possible cause: the joint covariance of test rows, noise included, is nearly singular",
@@ -345,8 +354,8 @@ def _off(record: Record) -> str:
     return MISSING if found is None else f"{found - record['nll_exact']:+.2g}"
 
 
-def _impossible() -> list[str]:
-    """Printed means and deviations that need huge negative values."""
+def impossible_deviations() -> list[str]:
+    """Return printed means and deviations that only huge negative values could have."""
     tables = {"Table 1": TABLE1, "Table 2": TABLE2, "Table 4": TABLE4}
     return [
         f"{title}, {column}, {s}: {row.nll_sd / row.nll:.1f}"
@@ -357,35 +366,46 @@ def _impossible() -> list[str]:
     ]
 
 
-def report(records: list[Record]) -> str:
-    """The page in Markdown."""
-    causes = [r for r in scored(records) if r["model"] == CAUSE]
-    cells = Cells.of(r for r in records if r["model"] != CAUSE)
-    words = (
-        "± is the standard deviation over the splits, as in the paper. *Re-run*: the settings as "
-        "printed, read as in docs/paper_settings.md. RMSE is in the units of the target; NLL and "
-        "NLPD are of the target standardised by the training rows. *Same three, held-out*: the "
-        "kernel by leave-one-out density, training to its end. *Ours*: so from the default's "
-        f"dictionary ({', '.join(DICTIONARY)}), one lengthscale a column. Of {', '.join(LARGE)} a "
-        "run takes one split unless told otherwise."
-    )
-    title = "Table 1: the automatic kernel search in an exact GP"
-    parts = opening(title, records, COMMAND, words, "table1.svg" if cells.sets else None)
-    if scored(records):
-        found = judge(cells, causes)
-        parts += ["## What it says\n", _says(found), "", verdicts(found)]
-    if cells.sets:
-        parts += ["## RMSE\n", _rmse(cells)]
-        parts += ["## Likelihood\n", _LIKELIHOOD, "", _likelihood(cells)]
-        parts += ["## Kernels chosen\n", _kernels(cells)]
-    if causes:
-        largest = max(abs(v) for v in values(causes, "nll_gpytorch") or [math.nan])
-        said = f"{_CAUSE} The largest that it gives here, on one split, is {figure(largest)}."
-        parts += ["## Why likelihoods explode\n", said, "", _cause_table(causes)]
-    parts += failures(records, ("model", "set", "split"))
-    return "\n".join(parts)
+def _cause_records(records: Sequence[Record]) -> list[Record]:
+    return [r for r in scored(records) if r["model"] == CAUSE]
 
 
+def _cells(records: Sequence[Record]) -> Cells:
+    return Cells.of(r for r in records if r["model"] != CAUSE)
+
+
+def _of_sets(table: Callable[[Cells], str]) -> Callable[[list[Record]], str]:
+    """Return a section that is empty as long as no set has a fit."""
+
+    def section(records: list[Record]) -> str:
+        cells = _cells(records)
+        return table(cells) if cells.sets else ""
+
+    return section
+
+
+def _judged(records: list[Record]) -> str:
+    found = judge(_cells(records), _cause_records(records))
+    return joined(_says(found), verdicts(found))
+
+
+def _why(records: list[Record]) -> str:
+    causes = _cause_records(records)
+    if not causes:
+        return ""
+    largest = max(abs(v) for v in values(causes, "nll_gpytorch") or [math.nan])
+    said = f"{_CAUSE} The largest that it gives here, on one split, is {figure(largest)}."
+    return joined(said, _cause_table(causes))
+
+
+ABOUT = (
+    "± is the standard deviation over the splits, as in the paper. *Re-run*: the settings as "
+    "printed, read as in docs/paper_settings.md. RMSE is in the units of the target; NLL and "
+    "NLPD are of the target standardised by the training rows. *Same three, held-out*: the "
+    "kernel by leave-one-out density, training to its end. *Ours*: so from the default's "
+    f"dictionary ({', '.join(DICTIONARY)}), one lengthscale per column. Of {', '.join(LARGE)} a "
+    "run takes one split unless told otherwise."
+)
 _LIKELIHOOD = (
     "*Joint*: Eq. (2) of the test rows under the posterior predictive distribution, with noise and "
     "with its constant; *NLPD*: the mean of each row's own. *Attainable*: the lowest NLL without "
@@ -406,10 +426,10 @@ def _says(found: Sequence[Verdict]) -> str:
     rmse, _, nlpd, choice, ours, exploded = (v.holds for v in found[:6])
     text = (
         "With the settings as printed the search by the ratio test "
-        f"{_word(rmse, 'does', 'does not')} improve RMSE on most of the sets run here, and "
-        f"{_word(nlpd, 'does', 'does not')} improve NLPD. Choosing among the same kernels by "
-        f"held-out density {_word(choice, 'does better', 'does not do better')} on most; our "
-        f"dictionary {_word(ours, 'beats', 'does not beat')} both columns on every one. "
+        f"{phrase(rmse, 'does', 'does not')} improve RMSE on most of the sets run here, and "
+        f"{phrase(nlpd, 'does', 'does not')} improve NLPD. Choosing among the same kernels by "
+        f"held-out density {phrase(choice, 'does better', 'does not do better')} on most; our "
+        f"dictionary {phrase(ours, 'beats', 'does not beat')} both columns on every one. "
     )
     if exploded is not None:
         text += f"Likelihoods in the thousands {'came' if exploded else 'did not come'} out again. "
@@ -419,15 +439,11 @@ def _says(found: Sequence[Verdict]) -> str:
     singular, repeats, iterative = causes
     return (
         f"{text}As to the printed ones of power and naval: the exact covariance of the test rows "
-        f"{_word(singular, 'is', 'is not')} nearly singular and repeated inputs "
-        f"{_word(repeats, 'may', 'cannot')} matter; that of an iterative solver "
-        f"{_word(iterative, 'is indefinite', 'is positive definite')}, so that what it gives "
-        f"{_word(iterative, 'is no likelihood at all', 'is to be believed')}."
+        f"{phrase(singular, 'is', 'is not')} nearly singular and repeated inputs "
+        f"{phrase(repeats, 'may', 'cannot')} matter; that of an iterative solver "
+        f"{phrase(iterative, 'is indefinite', 'is positive definite')}, so that what it gives "
+        f"{phrase(iterative, 'is no likelihood at all', 'is to be believed')}."
     )
-
-
-def _word(held: bool | None, yes: str, no: str) -> str:
-    return f"{yes} (not decided yet)" if held is None else yes if held else no
 
 
 def _rmse(cells: Cells) -> str:
@@ -505,6 +521,22 @@ def _cause_table(causes: Sequence[Record]) -> str:
         for r in sorted(causes, key=lambda r: SMALL_SETS.index(r["set"]))
     ]
     return markdown_table([*head, "joint NLL without noise"], rows)
+
+
+report = Page(
+    "Table 1: the automatic kernel search in an exact GP",
+    {
+        "What it says": _judged,
+        "RMSE": _of_sets(_rmse),
+        "Likelihood": _of_sets(lambda cells: joined(_LIKELIHOOD, _likelihood(cells))),
+        "Kernels chosen": _of_sets(_kernels),
+        "Why likelihoods explode": _why,
+    },
+    about=lambda records: ABOUT,
+    command=COMMAND,
+    figure="table1.svg",
+    failed_by=("model", "set", "split"),
+)
 
 
 # --- picture -------------------------------------------------------------------------------------

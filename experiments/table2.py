@@ -45,7 +45,7 @@ from measurements.timing import Timed
 from twostagegp import datasets, metrics
 from twostagegp.errors import InputError
 
-__all__ = ["MEASUREMENT", "Task", "measure"]
+__all__ = ["MEASUREMENT", "Task", "joint_nll", "measure"]
 
 Array = NDArray[np.float64]
 
@@ -113,15 +113,15 @@ def measure(task: Task) -> Record:
         **sizes,
         "device": model.fit_report_.device,
         **predictive_scores(model, data.X[test], data.y[test], data.y[train]),
-        "joint_nll": _joint_nll(model, data.X[test], data.y[test], data.y[train]),
+        "joint_nll": joint_nll(model, data.X[test], data.y[test], data.y[train]),
         "fit_cpu_seconds": took.cpu,
         "fit_wall_seconds": took.wall,
         **fit_facts(model),
     }
 
 
-def _joint_nll(model: Any, X: Array, y: Array, y_train: Array) -> float | None:
-    """Eq. (2) on the standardised target; None where the covariance cannot be factorised."""
+def joint_nll(model: Any, X: Array, y: Array, y_train: Array) -> float | None:
+    """Return Eq. (2) on the standardised target; None if the covariance cannot be factorised."""
     mean, cov = model.predict(X, return_cov=True)
     scale = float(np.std(y_train))
     try:

@@ -23,9 +23,9 @@ from benchmarks.models import LABELS as FITTED_LABELS
 from experiments.from_benchmarks import BENCHMARKS, one_each
 from experiments.printed import SMALL_SETS, TABLE2, Printed
 from experiments.table2_peers import Peers
-from experiments.verdicts import Judged, Verdict, at_least, count, on_all, opening, verdicts
+from experiments.verdicts import Judged, Verdict, at_least, count, on_all, verdicts
 from measurements.figures import svg
-from measurements.pages import failures, mean_or_nan, scored, standard_error, values
+from measurements.pages import Page, joined, mean_or_nan, scored, standard_error, values
 from measurements.store import Record
 from measurements.tables import MISSING, figure, markdown_table, mean_sd, mean_se
 from twostagegp.plotting import INK, LEGEND, MODEL, MUTED, TRUTH
@@ -69,7 +69,7 @@ def _less(first: float, second: float) -> bool | None:
 
 
 def report(records: Sequence[Record], libraries: Iterable[Record] = ()) -> str:
-    """The page in Markdown.
+    """Return the page.
 
     Parameters
     ----------
@@ -91,22 +91,29 @@ def report(records: Sequence[Record], libraries: Iterable[Record] = ()) -> str:
         "and for NLL and NLPD the standard error. *Re-run*: the paper's method with the settings "
         "as printed, read as in docs/paper_settings.md."
     )
-    parts = opening("Table 2: the small UCI tables", chosen, COMMAND, words, "table2.svg")
-    if cells:
-        parts += [
-            "## What it says\n",
-            "The goals first, then the paper's claims. *Open*: the sets that are missing decide.\n",
-            verdicts([*_goals(cells, peers), *_claims(cells)]),
-            *_rmse_section(cells),
-            *_likelihood_section(cells, peers),
-            *_peer_section(peers),
-            *_qice_section(cells),
-            *_coverage_section(cells),
-        ]
-    return "\n".join([*parts, *failures(chosen, ("model", "set", "split"))])
+    page = Page(
+        "Table 2: the small UCI tables",
+        {
+            "What it says": lambda records: joined(
+                "The goals first, then the paper's claims. *Open*: the sets that are missing "
+                "decide.",
+                verdicts([*_goals(cells, peers), *_claims(cells)]),
+            ),
+            "RMSE": lambda records: _rmse_section(cells),
+            "Likelihood": lambda records: _likelihood_section(cells, peers),
+            "NLPD against every peer": lambda records: _peer_section(peers),
+            "QICE": lambda records: _qice_section(cells),
+            "Coverage of the 95 % intervals": lambda records: _coverage_section(cells),
+        },
+        about=lambda records: words,
+        command=COMMAND,
+        figure="table2.svg",
+        failed_by=("model", "set", "split"),
+    )
+    return page(chosen)
 
 
-def _rmse_section(cells: Cells) -> list[str]:
+def _rmse_section(cells: Cells) -> str:
     rows = [
         [
             name,
@@ -123,10 +130,10 @@ def _rmse_section(cells: Cells) -> list[str]:
     ]
     header = ["set", "Exact-GP, paper", "re-run", "two-stage, paper", "re-run"]
     header += ["single stage, trained to the end", "our default", "splits"]
-    return ["## RMSE\n", markdown_table(header, rows)]
+    return markdown_table(header, rows)
 
 
-def _likelihood_section(cells: Cells, peers: Peers) -> list[str]:
+def _likelihood_section(cells: Cells, peers: Peers) -> str:
     rows = []
     for name in SMALL_SETS:
         row = [name]
@@ -145,33 +152,31 @@ def _likelihood_section(cells: Cells, peers: Peers) -> list[str]:
     header = ["set", "Exact-GP: paper's NLL", "re-run: joint NLL/n", "NLPD"]
     header += ["two-stage: paper's NLL", "re-run: joint NLL/n", "NLPD"]
     header += ["our default: joint NLL/n", "NLPD", "best peer's NLPD"]
-    return [
-        "## Likelihood\n",
+    return joined(
         "Joint NLL/n is eq. (2) on the test rows with the joint predictive covariance, noise "
         "included; in brackets the splits that have it (records of the benchmark have none). The "
         "NLPD is the mean of each row's own. Both are of the Gaussian with the model's moments. "
-        "The next table has every peer.\n",
+        "The next table has every peer.",
         markdown_table(header, rows),
-    ]
+    )
 
 
-def _peer_section(peers: Peers) -> list[str]:
+def _peer_section(peers: Peers) -> str:
     source = (
         f"The last {len(peers.libraries)} are of other libraries (`benchmarks.uci_small_peers`), "
         "with fewer splits."
         if peers.libraries
         else "No other library has been run (`benchmarks.uci_small_peers`)."
     )
-    return [
-        "## NLPD against every peer\n",
+    return joined(
         "Ours less the peer's on the splits that both have, mean ± standard error of the "
         "differences, in brackets the number of splits. Above 0 the peer is better; bold where by "
-        f"more than one standard error. {source} Peers: {peers.listed()}.\n",
+        f"more than one standard error. {source} Peers: {peers.listed()}.",
         peers.table(),
-    ]
+    )
 
 
-def _qice_section(cells: Cells) -> list[str]:
+def _qice_section(cells: Cells) -> str:
     rows = []
     for name in SMALL_SETS:
         there = [r for model in LABELS for r in cells.get((model, name), [])]
@@ -180,24 +185,22 @@ def _qice_section(cells: Cells) -> list[str]:
             row += [_printed(TABLE2[column][name], "qice"), _qice(cells, model, name)]
         rows.append([*row, _qice(cells, "default", name), _qice(cells, CONSTANT, name)])
     header = ["set", "test rows", "floor", "Exact-GP, paper", "re-run", "two-stage, paper"]
-    return [
-        "## QICE\n",
+    return joined(
         "In percent. *Floor*: the expected QICE of a perfectly calibrated model on so many test "
-        "rows; what is below it is chance.\n",
+        "rows; what is below it is chance.",
         markdown_table([*header, "re-run", "our default", LABELS[CONSTANT]], rows),
-    ]
+    )
 
 
-def _coverage_section(cells: Cells) -> list[str]:
+def _coverage_section(cells: Cells) -> str:
     rows = [
         [name, *(figure(_mean(cells, model, name, "coverage_95")) for model in LABELS)]
         for name in SMALL_SETS
     ]
-    return [
-        "## Coverage of the 95 % intervals\n",
-        "The paper prints none.\n",
+    return joined(
+        "The paper prints none.",
         markdown_table(["set", *LABELS.values()], rows),
-    ]
+    )
 
 
 def _printed(row: Printed, field: str) -> str:

@@ -25,7 +25,7 @@ from matplotlib.ticker import NullFormatter
 from experiments import RESULTS
 from experiments.printed import TABLE4
 from experiments.small_sets import LARGE, Cells, add_options, fit_and_score, places, printed
-from experiments.verdicts import Verdict, at_least, count, on_all, verdicts
+from experiments.verdicts import Verdict, at_least, count, on_all, phrase, verdicts
 from measurements.figures import svg
 from measurements.pages import Page, joined, mean_or_nan, standard_error
 from measurements.runner import Measurement, run
@@ -177,18 +177,14 @@ _SECONDS = (
 
 def _says(found: Sequence[Verdict]) -> str:
     rmse, nlpd, cheaper, warm, better = (v.holds for v in found)
+    cost = phrase(warm, "costs no more than that on any set", "costs more than that on some set")
     return (
-        f"A start on 200 rows {_word(rmse, 'keeps', 'does not keep')} the RMSE of fifty steps on "
-        f"all rows on most sets and {_word(nlpd, 'keeps', 'does not keep')} their likelihood. It "
-        f"{_word(cheaper, 'is', 'is not')} at least {SIGNIFICANT:g} times cheaper on most. "
-        "Our warm start, which trains to its end, "
-        f"{_word(warm, 'costs no more than that on any set', 'costs more than that on some set')}, "
-        f"and {_word(better, 'is', 'is not')} at least as accurate on most."
+        f"A start on 200 rows {phrase(rmse, 'keeps', 'does not keep')} the RMSE of fifty steps on "
+        f"all rows on most sets and {phrase(nlpd, 'keeps', 'does not keep')} their likelihood. It "
+        f"{phrase(cheaper, 'is', 'is not')} at least {SIGNIFICANT:g} times cheaper on most. "
+        f"Our warm start, which trains to its end, {cost}, "
+        f"and {phrase(better, 'is', 'is not')} at least as accurate on most."
     )
-
-
-def _word(held: bool | None, yes: str, no: str) -> str:
-    return f"{yes} (not decided yet)" if held is None else yes if held else no
 
 
 def _scores(cells: Cells, field: str, of_paper: str) -> str:

@@ -6,12 +6,9 @@ do not decide yet is *open*, not true.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from measurements.pages import NO_RECORDS, scored
-from measurements.provenance import provenance
-from measurements.store import Record
 from measurements.tables import markdown_table
 
 __all__ = [
@@ -20,7 +17,7 @@ __all__ = [
     "at_least",
     "count",
     "on_all",
-    "opening",
+    "phrase",
     "verdicts",
 ]
 
@@ -84,19 +81,18 @@ def count(judged: Judged) -> str:
     return f"{len(known) - len(against)} of {len(known)}{listed}"
 
 
+def phrase(holds: bool | None, yes: str, no: str) -> str:
+    """Return the words for what a verdict says; those of an open one are marked as such.
+
+    Examples
+    --------
+    >>> phrase(False, "is", "is not"), phrase(None, "is", "is not")
+    ('is not', 'is (not decided yet)')
+    """
+    return f"{yes} (not decided yet)" if holds is None else yes if holds else no
+
+
 def verdicts(found: Iterable[Verdict]) -> str:
     """The table of a page's verdicts."""
     rows = [[v.statement, v.word, v.evidence] for v in found]
     return markdown_table(["statement", "holds", "figures"], rows)
-
-
-def opening(
-    title: str, records: Sequence[Record], command: str, words: str, picture: str | None
-) -> list[str]:
-    """Title, where the figures come from, how to get them again, and the picture."""
-    fine = scored(records)
-    lines = [f"# {title}\n", provenance(fine) if fine else NO_RECORDS, ""]
-    lines += [words, "", f"    {command}", ""]
-    if picture is not None and fine:
-        lines += [f"![{title}]({picture})", ""]
-    return lines

@@ -57,6 +57,8 @@ class Page:
         File name of the figure, shown above the sections.
     failed_by : sequence of str
         Fields that name a failed fit in the list of failures.
+    counted : str
+        What one record is, in the plural.
     """
 
     title: str
@@ -65,12 +67,14 @@ class Page:
     command: str = ""
     figure: str = ""
     failed_by: Sequence[str] = ()
+    counted: str = "fits"
 
     def __call__(self, records: Iterable[Record]) -> str:
         """Return the page as Markdown."""
         records = list(records)
         fine = scored(records)
-        blocks = [f"# {self.title}", provenance(fine) if fine else NO_RECORDS, self.about(records)]
+        origin = provenance(fine, self.counted) if fine else NO_RECORDS
+        blocks = [f"# {self.title}", origin, self.about(records)]
         blocks.append(f"    {self.command}" if self.command else "")
         if fine:
             blocks.append(f"![{self.title}]({self.figure})" if self.figure else "")

@@ -35,9 +35,9 @@ def facts() -> Record:
     }
 
 
-def provenance(records: list[Record]) -> str:
-    """Return one sentence on the code that the records come from."""
+def provenance(records: list[Record], counted: str = "fits") -> str:
+    """Return one sentence on the code that the records come from, and their number."""
     versions = sorted({(r["version"], r["code"]) for r in records})
     listed = ", ".join(f"{version} (source {code})" for version, code in versions)
     note = "**Mixed states of the code**: " if len(versions) > 1 else ""
-    return f"{note}twostagegp {listed}; {len(records)} fits."
+    return f"{note}twostagegp {listed}; {len(records)} {counted}."

@@ -1,15 +1,13 @@
 """The benchmarks of accuracy: how records are shown, and one small run of each."""
 
-import json
-
 import numpy as np
 import pytest
 
 from benchmarks import defaults, exact_speed, toy, uci_small
 from benchmarks.gpytorch_exact import GPyTorchExact
 from benchmarks.uci_tables import REFERENCES, as_printed, report
-from measurements.runner import run
-from measurements.store import JsonLines, plain
+from measurements.runner import measured, run
+from measurements.store import JsonLines
 from twostagegp import datasets
 from twostagegp.pipeline.settings import DEFAULTS
 
@@ -191,21 +189,19 @@ def test_the_peer_learns(small_split):
 
 @pytest.mark.slow
 def test_exact_speed_page(small_split):
-    facts = {
-        "version": "0.1.0",
-        "code": "abc",
-        "torch": "2",
-        "machine": "here",
-        "threads": 1,
-        "repeats": 1,
-        "small": exact_speed.small_fit(n=10, repeats=1),
-        "gpytorch": [exact_speed.against_gpytorch("tiny", small_split, repeats=1)],
-        "power": exact_speed.large_fit(small_split),
+    parts = {
+        "small": lambda cell: exact_speed.small_fit(n=10, repeats=1),
+        "concrete": lambda cell: exact_speed.against_gpytorch("tiny", small_split, repeats=1),
+        "power": lambda cell: exact_speed.large_fit(small_split),
     }
-    page = exact_speed.report(facts)
+    records = [
+        measured(measure, exact_speed.Cell(part, repeats=1, threads=1))
+        for part, measure in parts.items()
+    ]
+    page = exact_speed.MEASUREMENT.report(records)
     assert "GPyTorch, Cholesky" in page
     assert "full factorisations" in page
-    json.dumps(plain(facts), allow_nan=False)
+    assert "failed" not in page
 
 
 # --- defaults ------------------------------------------------------------------------------------

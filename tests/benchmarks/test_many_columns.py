@@ -7,22 +7,19 @@ import pytest
 import torch
 
 from benchmarks import many_columns
+from measurements.runner import run
 from twostagegp import TwoStageGPRegressor
 from twostagegp.runtime.threads import ONE_THREAD_ROWS, threads_of_fit
 
 
 @pytest.mark.slow
-def test_a_run_and_its_page(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(many_columns, "SIZES", ((20, 3),))
-    assert many_columns.main(["--seeds", "1", "--results", str(tmp_path)]) == 0
+def test_a_run_and_its_page(tmp_path):
+    assert run(many_columns.MEASUREMENT, ["--quick", "--results", str(tmp_path)]) == 0
     lines = (tmp_path / "many_columns.jsonl").read_text().splitlines()
     assert {json.loads(line)["way"] for line in lines} == {"afresh", "warm"}
     assert len(lines) == 8
     page = (tmp_path / "many_columns.md").read_text()
     assert page.count("| noise  | 20 ") == 2
-    assert many_columns.main(["--table-only", "--results", str(tmp_path)]) == 0
-    assert (tmp_path / "many_columns.md").read_text() == page
-    assert "No fits yet" in many_columns.report([])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import cli_stream as benchmark
+from measurements.runner import run
 
 
 def test_blocks_make_one_table(tmp_path):
@@ -15,13 +16,9 @@ def test_blocks_make_one_table(tmp_path):
     assert table.notna().all(axis=None)
 
 
-def test_page_without_results_says_so():
-    assert "No results yet" in benchmark.report([])
-
-
 @pytest.mark.slow
 def test_a_run_and_its_page(tmp_path, capsys):
-    assert benchmark.main(["--rows", "50,100", "--results", str(tmp_path)]) == 0
+    assert run(benchmark.MEASUREMENT, ["--rows", "50,100", "--results", str(tmp_path)]) == 0
     lines = (tmp_path / "cli_stream.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     assert [record["rows"] for record in records] == [50, 100]

@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_info
 
 from benchmarks import dask_scale
 from benchmarks.dask_scale import in_memory
+from measurements.runner import run
 from twostagegp import (
     ExactGPRegressor,
     GPNNRegressor,
@@ -441,7 +442,7 @@ def test_parts_of_the_benchmark_are_written_whole(tmp_path):
 def test_the_benchmark_runs_and_its_page_has_the_figures(tmp_path):
     sizes = {"rows": 2000, "points": 300, "equal-rows": 800, "part-rows": 500}
     given = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
-    assert dask_scale.main([*given, "--results", str(tmp_path), "--workers", "1"]) == 0
+    assert run(dask_scale.MEASUREMENT, [*given, "--results", str(tmp_path), "--workers", "1"]) == 0
     page = (tmp_path / "dask_scale.md").read_text()
     assert "| 2,000 " in page
     assert "| 300 " in page

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from benchmarks import dask_search
+from measurements.runner import run
 from twostagegp import TwoStageGPRegressor, check_misspecification, search_kernel
 from twostagegp.data.rows import Rows
 from twostagegp.errors import ClusterError, InputError, NotFittableError
@@ -335,7 +336,7 @@ def test_a_value_that_is_not_finite_in_one_of_two_searches_is_a_difference(value
 def test_the_benchmark_runs_and_its_page_has_the_figures(tmp_path):
     sizes = {"rows": 200, "repeats": 4, "subsample": 40, "rounds": 1}
     given = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
-    assert dask_search.main([*given, "--results", str(tmp_path)]) == 0
+    assert run(dask_search.MEASUREMENT, [*given, "--results", str(tmp_path)]) == 0
     page = (tmp_path / "dask_search.md").read_text()
     assert "| Dask, 2 worker(s) " in page
     record = json.loads((tmp_path / "dask_search.jsonl").read_text())

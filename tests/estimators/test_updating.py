@@ -18,6 +18,7 @@ from sklearn.linear_model import Ridge
 
 from benchmarks import update_drift, update_speed
 from measurements.publish import sections
+from measurements.runner import run
 from twostagegp import (
     ExactGPRegressor,
     GPNNRegressor,
@@ -710,8 +711,7 @@ def test_a_group_is_evidence_of_one_row():
 
 @pytest.mark.slow
 def test_the_benchmark_of_speed_writes_its_tables(tmp_path):
-    sizes = ["--rows", "40", "--near", "120", "--index", "300", "--sizes", "1,4"]
-    assert update_speed.main([*sizes, "--results", str(tmp_path)]) == 0
+    assert run(update_speed.MEASUREMENT, ["--quick", "--results", str(tmp_path)]) == 0
     page = (tmp_path / "update_speed.md").read_text()
     for title in ("Updates of exact models", "Updates of neighbour models", "The neighbour index"):
         assert title in sections(page)
@@ -721,11 +721,8 @@ def test_the_benchmark_of_speed_writes_its_tables(tmp_path):
     assert all(line.get("difference", 0.0) < 1e-6 for line in lines)
 
 
-def test_the_benchmark_of_alarms_goes_on_where_it_was(tmp_path, capsys):
+def test_the_benchmark_of_alarms_has_every_stream(tmp_path, capsys):
     sizes = ["--seeds", "0", "--rows", "20", "--batches", "5,10", "--results", str(tmp_path)]
-    assert update_drift.main(sizes) == 0
-    before = (tmp_path / "update_drift.jsonl").read_text()
-    assert len(before.splitlines()) == 16
-    assert update_drift.main(sizes) == 0
-    assert (tmp_path / "update_drift.jsonl").read_text() == before
+    assert run(update_drift.MEASUREMENT, sizes) == 0
+    assert len((tmp_path / "update_drift.jsonl").read_text().splitlines()) == 16
     assert "noise × 2" in capsys.readouterr().out

@@ -9,33 +9,26 @@ import pytest
 import torch
 
 from experiments import kernel_recovery as experiment
+from experiments.kernel_recovery import Draw
 from experiments.recovery_report import HINDSIGHT, RANDOM, TRUE_KERNEL, confusion, outcome, report
+from measurements.runner import run
 from twostagegp import search_kernel
 from twostagegp.datasets import DatasetNotFoundError
 from twostagegp.kernels import NamedKernel
 
 CPU = torch.device("cpu")
-TINY = replace(
-    experiment.QUICK, draws=2, repeats=3, subsample=50, columns=(1,), rows=(80,), noises=(0.1,)
-)
 
 
-@pytest.fixture(autouse=True)
-def few_test_rows(monkeypatch):
-    experiment.design.cache_clear()
-    monkeypatch.setattr(experiment, "TEST_ROWS", 60)
-    yield
-    experiment.design.cache_clear()
+def small_draw(truth="matern32", d=2, n=80, noise=0.1, draw=0, subsample=50):
+    """A draw whose search is small; 60 test rows."""
+    name = f"{truth}, d={d}"
+    return Draw("synthetic", name, truth, d, n, noise, draw, 3, subsample, test_rows=60)
 
 
-def tables_and_targets(truth="matern32", d=2, n=80, noise=0.1, plan=TINY, draws=2):
+def tables_and_targets(draws=2, **changed):
     """Tables of the experiment, and the X and y that ``search_kernel`` would be given."""
-    tables, given = [], []
-    for draw in range(draws):
-        tables.append(experiment.synthetic_table(truth, d, n, noise, draw, plan, CPU))
-        X, t = (values.numpy() for values in tables[-1].train)
-        given.append((X, t))
-    return tables, given
+    tables = [experiment.synthetic_table(small_draw(draw=k, **changed)) for k in range(draws)]
+    return tables, [tuple(values.numpy() for values in table.train) for table in tables]
 
 
 def searched(X, y, table, sampling, monkeypatch, kernels=("rbf", "matern12")):
@@ -92,7 +85,7 @@ def test_one_batch_of_several_tables_agrees_with_a_search_of_each(monkeypatch):
 
 
 def test_a_subsample_that_is_the_whole_table_serves_both_kinds():
-    (table,), _ = tables_and_targets(plan=replace(TINY, subsample=500), draws=1)
+    (table,), _ = tables_and_targets(draws=1, subsample=500)
     assert table.subsamples["fps"] is table.subsamples["random"]
     assert sorted(table.subsamples["random"][0]) == list(range(80))
 
@@ -101,8 +94,8 @@ def test_a_subsample_that_is_the_whole_table_serves_both_kinds():
 
 
 def test_the_true_noise_goes_with_its_row():
-    table = experiment.synthetic_table("rbf", 2, 80, 0.5, 0, TINY, CPU)
-    X, _ = experiment.design(2, 80, 0, TINY.repeats, TINY.subsample)
+    table = experiment.synthetic_table(small_draw("rbf", noise=0.5))
+    X, _ = experiment.design(2, 80, 0, 3, 50, 60)
     rng = experiment.generator("targets", "rbf", 2, 80, 0.5, 0)
     f = experiment.draw_function("rbf", X, rng, CPU)
     y = f + math.sqrt(0.5) * rng.normal(size=len(f))
@@ -130,11 +123,11 @@ def test_ratio_with_the_true_noise_is_the_papers_formula():
 
 
 def test_inputs_have_unit_spread_and_are_common_to_all_truths():
-    X, _ = experiment.design(2, 80, 0, 3, 50)
+    X, _ = experiment.design(2, 80, 0, 3, 50, 60)
     assert np.abs(X).max() <= math.sqrt(3.0)
     assert X.std() == pytest.approx(1.0, abs=0.1)
-    other = experiment.synthetic_table("matern12", 2, 80, 0.5, 0, TINY, CPU)
-    table = experiment.synthetic_table("rbf", 2, 80, 0.1, 0, TINY, CPU)
+    other = experiment.synthetic_table(small_draw("matern12", noise=0.5))
+    table = experiment.synthetic_table(small_draw("rbf"))
     assert torch.equal(table.rows.X, other.rows.X)
     assert not torch.allclose(table.rows.t, other.rows.t)
 
@@ -164,7 +157,7 @@ def test_two_starts_where_the_noise_of_the_optima_differs():
 
 
 def test_the_true_kernel_predicts_nearly_as_well_as_the_noise_allows():
-    table = experiment.synthetic_table("rbf", 1, 200, 0.01, 0, TINY, CPU)
+    table = experiment.synthetic_table(small_draw("rbf", 1, 200, 0.01))
     repeats = experiment.repeat([table], NamedKernel("rbf", 1), "random")
     nlpd, evaluations, converged = experiment.judge(
         [table], NamedKernel("rbf", 1), repeats.found, together=1
@@ -244,45 +237,34 @@ def test_confusion_counts_truth_by_choice():
 # --- the program ---------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def tiny(monkeypatch):
-    monkeypatch.setattr(experiment, "QUICK", TINY)
-    monkeypatch.setattr(experiment, "KERNELS", ("rbf", "matern12", "laplacian"))
-
-
-def run(out, *more):
-    return experiment.main(["--quick", "--device", "cpu", "--out", str(out), *more])
-
-
 @pytest.mark.slow
-def test_a_run_writes_lines_tables_and_picture_and_goes_on_where_it_stopped(
-    tiny, tmp_path, capsys, monkeypatch
-):
-    assert run(tmp_path, "--report") == 1
-    assert run(tmp_path, "--part", "synthetic", "--draws", "1") == 0
-    lines = (tmp_path / "kernel_recovery_quick.jsonl").read_text().splitlines()
-    assert len(lines) == 2  # two truths: in one dimension the laplacian is the matern12
-    assert "min left" in capsys.readouterr().out
-    assert run(tmp_path, "--part", "synthetic") == 0
-    after = (tmp_path / "kernel_recovery_quick.jsonl").read_text().splitlines()
+def test_a_run_stores_draws_and_measures_only_the_missing_ones(tmp_path):
+    draws = [small_draw(truth, d=1, draw=k) for truth in ("rbf", "matern12") for k in (0, 1)]
+
+    def run_draws(wanted):
+        measurement = replace(experiment.MEASUREMENT, cells=lambda given: wanted)
+        assert run(measurement, ["--results", str(tmp_path)]) == 0
+        return (tmp_path / "kernel_recovery.jsonl").read_text().splitlines()
+
+    lines = run_draws([draws[0], draws[2]])
+    assert len(lines) == 2
+    after = run_draws(draws)
     assert after[:2] == lines
     assert len(after) == 4
-    monkeypatch.setattr(experiment, "measure", None)
-    assert run(tmp_path, "--part", "synthetic") == 0
-    assert "2 of 2 cells are there already" in capsys.readouterr().out
-    page = (tmp_path / "kernel_recovery_quick.md").read_text()
+    page = (tmp_path / "kernel_recovery.md").read_text()
     assert "4 draws in 2 cells" in page
     assert "laplacian |" not in page
-    picture = ElementTree.parse(tmp_path / "kernel_recovery_quick.svg")
+    picture = ElementTree.parse(tmp_path / "kernel_recovery.svg")
     assert picture.getroot().tag.endswith("svg")
 
 
-def test_a_time_limit_ends_a_run_between_cells(tiny, tmp_path, capsys):
-    assert run(tmp_path, "--part", "synthetic", "--limit", "0") == 1
+def test_a_time_limit_ends_a_run_between_cells(tmp_path, capsys):
+    given = ["--quick", "--part", "synthetic", "--limit", "0", "--results", str(tmp_path)]
+    assert run(experiment.MEASUREMENT, [*given, "--device", "cpu"]) == 1
     assert "Stopped after 0 s" in capsys.readouterr().out
 
 
-def test_real_tables_with_repeated_rows(tiny, tmp_path, monkeypatch):
+def test_real_tables_with_repeated_rows(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(90, 2))
     X[:10] = X[10:20]
@@ -291,23 +273,26 @@ def test_real_tables_with_repeated_rows(tiny, tmp_path, monkeypatch):
     mask[70:80, 0] = mask[80:, 1] = True
     np.savez(tmp_path / "yacht.npz", X=X, y=y, test_mask=mask)
     monkeypatch.setenv("TWOSTAGEGP_DATA", str(tmp_path))
-    monkeypatch.setattr(experiment, "QUICK", replace(TINY, sets={"yacht": 2}))
-    assert run(tmp_path, "--part", "real") == 0
-    page = (tmp_path / "kernel_recovery_quick.md").read_text()
+    draws = [Draw("real", "yacht", None, 2, 80, None, split, 3, 50) for split in (0, 1)]
+    measurement = replace(experiment.MEASUREMENT, cells=lambda given: draws)
+    assert run(measurement, ["--results", str(tmp_path)]) == 0
+    page = (tmp_path / "kernel_recovery.md").read_text()
     assert "Isotropic and ARD kernels" in page
     assert "| yacht | 2 " in page
     assert "true noise" not in page
 
 
-def test_missing_real_tables_are_an_error_only_where_asked_for(tiny, tmp_path, monkeypatch):
+def test_missing_real_tables_are_an_error_only_if_asked_for(tmp_path, monkeypatch):
     monkeypatch.delenv("TWOSTAGEGP_DATA", raising=False)
+    parse = experiment.MEASUREMENT.parser().parse_args
     with pytest.raises(DatasetNotFoundError):
-        run(tmp_path, "--part", "real")
-    assert run(tmp_path, "--draws", "1") == 0
+        experiment.cells(parse(["--quick", "--device", "cpu", "--part", "real"]))
+    found = experiment.cells(parse(["--quick", "--device", "cpu"]))
+    assert {draw.part for draw in found} == {"synthetic"}
 
 
 def test_the_full_plan_has_the_cells_that_were_promised():
-    cells = experiment.synthetic_cells(experiment.FULL)
-    assert len(cells) == (4 + 5 + 5) * 2 * 3
-    assert len({cell.name for cell in cells}) == len(cells)
-    assert [kernel.label for kernel in cells[0].kernels(1)] == list(experiment.KERNELS[:4])
+    draws = experiment.synthetic_draws(experiment.FULL, "cpu")
+    assert len({draw.cell for draw in draws}) == (4 + 5 + 5) * 2 * 3
+    assert len({(draw.cell, draw.draw) for draw in draws}) == len(draws)
+    assert [kernel.label for kernel in draws[0].kernels()] == list(experiment.KERNELS[:4])

@@ -1,8 +1,8 @@
-"""The experiment on level and power: its records, its report, and the rivals' formulas."""
+"""The experiment on level and power: its records, its report, and the formulas of the rivals."""
 
 import json
 import math
-import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,60 +10,48 @@ import torch
 from scipy.stats import binom, norm
 
 from experiments import misspecification_tests as experiment
+from experiments.misspecification_tests import Cell
+from measurements.runner import run
 from twostagegp import check_misspecification
 from twostagegp.data.scaling import prepare
 from twostagegp.engines.batched_problem import ProblemBatch
 from twostagegp.kernels import NamedKernel
+from twostagegp.search.bootstrap import adjusted_p_values
 from twostagegp.search.evidence import CAUSES
 from twostagegp.search.misspecification import order_of_causes
 
-LEVEL_CELL, POWER_CELL = "rbf, d=1, n=30, noise 0.05", "a step, d=1"
+LEVEL_CELL, POWER_CELL = "rbf, d=1, n=300, noise 0.05", "a step, d=1"
+#: A cell of either kind, both parts, with few and small tables.
+CELLS = [
+    Cell(name, part, tables=2, rows=30, draws=19 if part == "bootstrap" else 2)
+    for name in (LEVEL_CELL, POWER_CELL)
+    for part in ("bootstrap", "paper")
+]
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
-    monkeypatch.setattr(experiment, "SIMULATIONS", 19)
-    monkeypatch.setattr(experiment, "PAPER_REPEATS", 2)
-    monkeypatch.setattr(experiment, "ROWS", 30)
-
-
-def run_main(monkeypatch, out, *arguments):
-    given = ["prog", "--out", str(out), "--tables", "2", "--violations", "2", *arguments]
-    monkeypatch.setattr(sys, "argv", given)
-    experiment.main()
-
-
-def records_of(out):
-    """Records of a run; the last of a cell and part counts."""
+def run_cells(out, cells):
+    measurement = replace(experiment.MEASUREMENT, cells=lambda given: cells)
+    assert run(measurement, ["--results", str(out)]) == 0
     lines = (out / "misspecification_tests.jsonl").read_text().splitlines()
-    records = map(json.loads, lines)
-    return list({(record["cell"], record["part"]): record for record in records}.values())
+    return [json.loads(line) for line in lines]
 
 
-def cell_named(name):
-    (cell,) = (cell for cell in experiment.cells() if cell.name == name)
-    return cell
+def kind_named(name, n=30):
+    (kind,) = (kind for kind in experiment.kinds() if kind.name == name)
+    return replace(kind, n=n)
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """One cell of either kind, both parts, through the command line."""
     out = tmp_path_factory.mktemp("results")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "SIMULATIONS", 19)
-        patch.setattr(experiment, "PAPER_REPEATS", 2)
-        patch.setattr(experiment, "ROWS", 30)
-        for only in (LEVEL_CELL, POWER_CELL):
-            for part in ("bootstrap", "paper"):
-                run_main(patch, out, "--only", only, "--part", part)
-    return out
+    return run_cells(out, CELLS), (out / "misspecification_tests.md").read_text()
 
 
 # --- the run -------------------------------------------------------------------------------------
 
 
 def test_a_run_writes_records_and_a_report(done):
-    records = records_of(done)
+    records, text = done
     found = [(r["cell"], r["part"], r["tables"], r["cause"]) for r in records]
     assert found == [
         (LEVEL_CELL, "bootstrap", 2, ""),
@@ -71,13 +59,11 @@ def test_a_run_writes_records_and_a_report(done):
         (POWER_CELL, "bootstrap", 2, "too smooth"),
         (POWER_CELL, "paper", 2, "too smooth"),
     ]
-    text = (done / "misspecification_tests.md").read_text()
     level, power = text.split("## Nothing wrong")[1].split("## Something wrong")
     assert LEVEL_CELL in level
     assert LEVEL_CELL not in power
     assert POWER_CELL in power
     assert POWER_CELL not in level
-    assert "the same 19 simulations" in text
     for heading in (*experiment.RIVALS, "ratio (p̂)", "bound (p̂)", "bootstrap"):
         assert heading in level
         assert heading in power
@@ -85,38 +71,13 @@ def test_a_run_writes_records_and_a_report(done):
     assert f"{paper['ratio']:.2f} ({paper['ratio p_hat']:.2f})" in level
 
 
-def test_what_is_done_is_not_done_again(done, tmp_path, monkeypatch):
-    for file in done.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    before = (tmp_path / "misspecification_tests.jsonl").read_bytes()
-    calls, bootstrap_test = [], experiment.bootstrap_test
-    monkeypatch.setattr(
-        experiment,
-        "bootstrap_test",
-        lambda cell, seed, device: calls.append(seed) or bootstrap_test(cell, seed, device),
-    )
-    run_main(monkeypatch, tmp_path, "--only", POWER_CELL)
-    assert calls == []
-    assert (tmp_path / "misspecification_tests.jsonl").read_bytes() == before
-    # More tables than before: the cell is done again, and its record replaced.
-    run_main(monkeypatch, tmp_path, "--only", POWER_CELL, "--violations", "3")
-    assert len(calls) == len(set(calls)) == 3
-    records = records_of(tmp_path)
-    assert len(records) == 4
-    assert {(r["cell"], r["part"]): r["tables"] for r in records}[POWER_CELL, "bootstrap"] == 3
-
-
-def test_the_same_tables_give_the_same_record(done, tmp_path, monkeypatch):
-    run_main(monkeypatch, tmp_path, "--only", POWER_CELL)
-    expected = next(
-        r for r in records_of(done) if (r["cell"], r["part"]) == (POWER_CELL, "bootstrap")
-    )
-    (found,) = records_of(tmp_path)
-    assert found == expected
+def test_the_same_tables_give_the_same_record(done, tmp_path):
+    (found,) = run_cells(tmp_path, CELLS[2:3])
+    assert found == done[0][2]
 
 
 def test_a_record_summarises_its_tables():
-    cell = cell_named(POWER_CELL)
+    kind = kind_named(POWER_CELL)
     quiet = dict.fromkeys(experiment.RIVALS, 1.0)
     tables = [
         {"p": 0.05, "named": ("too smooth", "heavy tails"), **quiet, "LOO z-scores": 0.01},
@@ -124,7 +85,7 @@ def test_a_record_summarises_its_tables():
         {"p": 0.01, "named": ("heavy tails",), **quiet},
         {"p": 0.30, "named": (), **quiet},
     ]
-    record = experiment.summarise(cell, tables)
+    record = experiment.summarise(kind, tables)
     assert record["rejected"] == 0.75
     assert record["right_first"] == 0.25
     assert record["right_among"] == 0.5
@@ -134,29 +95,29 @@ def test_a_record_summarises_its_tables():
         {"ratio": True, "ratio p_hat": 0.9, "bound": False, "bound p_hat": 1.0},
         {"ratio": False, "ratio p_hat": 0.98, "bound": False, "bound p_hat": 0.98},
     ]
-    record = experiment.summarise(cell, paper)
+    record = experiment.summarise(kind, paper)
     assert (record["ratio"], record["bound"]) == (0.5, 0.0)
     assert (record["ratio p_hat"], record["bound p_hat"]) == pytest.approx((0.94, 0.99))
 
 
 def test_a_cell_without_the_papers_tests_is_reported_with_a_dash(done):
-    records = [r for r in records_of(done) if r["part"] == "bootstrap"]
-    text = experiment.report(records)
+    records = [r for r in done[0] if r["part"] == "bootstrap"]
+    text = experiment.MEASUREMENT.report(records)
     assert text.count("–") >= 4
     assert LEVEL_CELL in text
     assert POWER_CELL in text
 
 
-def test_every_cell_draws_a_table():
-    for cell in experiment.cells():
-        X, y = experiment.draw_table(cell, 3)
-        assert X.shape == (cell.n, cell.d)
-        assert y.shape == (cell.n,)
+def test_every_kind_draws_a_table():
+    for kind in experiment.kinds():
+        X, y = experiment.draw_table(kind, 3)
+        assert X.shape == (kind.n, kind.d)
+        assert y.shape == (kind.n,)
         assert np.isfinite(y).all()
-        again = experiment.draw_table(cell, 3)[1]
+        again = experiment.draw_table(kind, 3)[1]
         np.testing.assert_array_equal(y, again)
-        assert cell.cause == "" or cell.cause in CAUSES
-    names = [cell.name for cell in experiment.cells()]
+        assert kind.cause == "" or kind.cause in CAUSES
+    names = [kind.name for kind in experiment.kinds()]
     assert len(set(names)) == len(names)
 
 
@@ -165,36 +126,29 @@ def test_every_cell_draws_a_table():
 
 def test_the_bootstrap_is_that_of_check_misspecification_in_kind():
     """The same evidence of the data, whatever the order of the rows; p-values on the grid."""
-    cell, seen = cell_named(POWER_CELL), []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            experiment,
-            "judge",
-            lambda observed, simulated: seen.append((observed, simulated)) or {},
-        )
-        experiment.bootstrap_test(cell, 5, "cpu")
-    ((observed, simulated),) = seen
+    kind = kind_named(POWER_CELL)
+    observed, simulated = experiment.bootstrap_statistics(kind, 5, "cpu", simulations=19)
     k = len(CAUSES)
     assert simulated.shape == (19, k + len(experiment.RIVALS))
     found = experiment.judge(observed, simulated)
     assert found["p"] * 20 == pytest.approx(round(found["p"] * 20))
-    p, z = experiment.adjusted_p_values(observed[:k], simulated[:, :k])
+    p, z = adjusted_p_values(observed[:k], simulated[:, :k])
     assert found["named"] == order_of_causes(p, z[0], 0.05)
-    X, y = experiment.draw_table(cell, 5)
-    check = check_misspecification(X, y, cell.kernel, n_repeats=19, device="cpu", random_state=0)
+    X, y = experiment.draw_table(kind, 5)
+    check = check_misspecification(X, y, kind.kernel, n_repeats=19, device="cpu", random_state=0)
     assert check.noise == pytest.approx(
-        fitted_noise(cell, X, y), rel=1e-2
+        fitted_noise(kind, X, y), rel=1e-2
     )  # the experiment fits what the package fits
     assert (found["p"] <= 0.05) == check.rejected
 
 
-def fitted_noise(cell, X, y):
+def fitted_noise(kind, X, y):
     """Noise standard deviation of the experiment's problem, in units of y."""
     from twostagegp.training.batched import fit_batch
 
     data = prepare(X, y, ["x0"], device=torch.device("cpu"), dtype=torch.float64)
     problem = ProblemBatch.of(
-        NamedKernel(cell.kernel, cell.d), data.rows.X[None], data.rows.t[None]
+        NamedKernel(kind.kernel, kind.d), data.rows.X[None], data.rows.t[None]
     )
     return data.scaling.y_scale * math.exp(0.5 * fit_batch(problem).parameters[0, -1])
 

@@ -47,9 +47,9 @@ def folder(tmp_path, monkeypatch):
         y = np.sin(2 * X[:, 0]) + 0.3 * rng.normal(size=90)
         np.savez(root / f"{name}.npz", X=X, y=y, test_0=np.arange(60, 90), test_1=np.arange(30))
     monkeypatch.setenv(FOLDER_VARIABLE, str(root))
-    contours._fold.cache_clear()
+    contours.load_fold.cache_clear()
     yield root
-    contours._fold.cache_clear()
+    contours.load_fold.cache_clear()
 
 
 def run(experiment, tmp_path, *more):
@@ -218,7 +218,7 @@ def test_a_surface_is_the_likelihood_that_training_sees():
     X[3] = X[4]
     y = rng.normal(size=25)
     y = (y - y.mean()) / y.std()
-    problem = contours._problem(X, y, "paper")
+    problem = contours.training_problem(X, y, "paper")
     s, noise = np.array([0.7, 2.0]), np.array([0.3, 0.05])
     found = contours.surface_loss(X, y, 0.4, s, noise)
     at = zip(s, noise, strict=True)
@@ -226,8 +226,7 @@ def test_a_surface_is_the_likelihood_that_training_sees():
     assert np.allclose(found, wanted, rtol=1e-9)
 
 
-def test_contours_run(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(contours, "POINTS", 5)
+def test_contours_run(folder, tmp_path):
     assert run(contours.MEASUREMENT, tmp_path, "--seeds", "1") == 0
     found = lines(tmp_path, "contours")
     assert {r["kind"] for r in found} == {"optimum", "surface"}
@@ -238,7 +237,7 @@ def test_contours_run(folder, tmp_path, monkeypatch):
     assert ours[100]["copies"] == 0  # inputs repeat, targets do not
     assert is_svg((tmp_path / "out" / "contours.svg").read_text(encoding="utf-8"))
     surface = next(r for r in found if r["kind"] == "surface" and r["way"] == "ours")
-    middle = surface["surfaces"]["lengthscale noise"][2][2]
+    middle = surface["surfaces"]["lengthscale noise"][contours.POINTS // 2][contours.POINTS // 2]
     assert middle == pytest.approx(ours[100]["loss_full"], abs=1e-4)
 
 
@@ -371,7 +370,7 @@ def test_table1_names_the_cause():
 
 
 def test_table1_knows_which_printed_deviations_are_impossible():
-    found = table1._impossible()
+    found = table1.impossible_deviations()
     assert any(text.startswith("Table 1, RBF, power: 7.7") for text in found)
     assert not any("naval" in text for text in found)
 
@@ -416,7 +415,6 @@ def test_table4_run_and_resume(folder, tmp_path, capsys):
 
 
 def test_table1_run(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(table1, "CAUSE_ROWS", (30, 55))
     monkeypatch.setitem(table1.MODELS, "aks", table1.MODELS["rbf"])  # the search has its own tests
     assert run(table1.MEASUREMENT, tmp_path, "--sets", "yacht,power", "--splits", "1") == 0
     found = {(r["set"], r["model"]): r for r in lines(tmp_path, "table1")}
@@ -449,7 +447,7 @@ def test_yacht_comes_out_as_known():
 
 @pytest.mark.skipif(not has_table("wine"), reason="the wine table is not there")
 def test_wine_subsamples_lead_near_the_optimum():
-    contours._fold.cache_clear()
+    contours.load_fold.cache_clear()
     record = contours.measure(contours.Task("optimum", "ours", 50, 0, 300))
     assert record["n"] == 150
     assert record["loss_refined"] <= record["loss_full"]

@@ -4,6 +4,7 @@ import argparse
 import json
 import math
 import xml.etree.ElementTree as ElementTree
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -485,9 +486,9 @@ def test_one_set_that_has_no_residuals_left_does_not_decide_the_summary():
 
 def test_the_page_says_that_there_is_a_single_split():
     records = ablation_records()
-    assert "Splits a set: 2.\n" in ablation_report.report(records)
+    assert "Splits per set: 2.\n" in ablation_report.report(records)
     single = ablation_report.report([r for r in records if r["split"] == 0])
-    assert "Splits a set: 1. Where there is one, there is no standard error" in single
+    assert "Splits per set: 1. With one split there is no standard error" in single
 
 
 # --- pictures ------------------------------------------------------------------------------------
@@ -599,9 +600,7 @@ def test_a_covariance_that_cannot_be_factorised_has_no_joint_nll():
         def predict(self, X, return_cov):
             return np.zeros(2), np.ones((2, 2)) - 2.0
 
-    assert (
-        table2._joint_nll(Singular(), np.zeros((2, 1)), np.zeros(2), np.array([0.0, 1.0])) is None
-    )
+    assert table2.joint_nll(Singular(), np.zeros((2, 1)), np.zeros(2), np.array([0.0, 1.0])) is None
 
 
 def test_a_failed_fit_is_kept_and_tried_again(folder, tmp_path, monkeypatch):
@@ -624,11 +623,11 @@ def test_the_two_calibrations_of_a_fit_share_their_mean(folder):
     assert record["none"]["nlpd"] != record["local"]["nlpd"]
 
 
-def test_a_subsample_has_so_many_training_rows_and_all_test_rows(folder, monkeypatch):
-    monkeypatch.setattr(ablation, "ROWS", 30)
-    X, _, X_test, _ = ablation._rows("kin8nm_2000", 1)
+def test_a_subsample_has_so_many_training_rows_and_all_test_rows(folder):
+    take = partial(ablation.training_and_test_rows, "kin8nm_2000", rows=30)
+    X, _, X_test, _ = take(1)
     assert (len(X), len(X_test)) == (30, 10)
-    first, again = ablation._rows("kin8nm_2000", 1)[0], ablation._rows("kin8nm_2000", 2)[0]
+    first, again = take(1)[0], take(2)[0]
     assert np.array_equal(X, first)
     assert not np.array_equal(X, again)
 
