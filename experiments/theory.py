@@ -39,7 +39,7 @@ from experiments.theory_report import picture, report
 from measurements.runner import Measurement, run
 from measurements.store import Record
 
-__all__ = ["MEASUREMENT", "Task", "measure", "tasks"]
+__all__ = ["MEASUREMENT", "Task", "bound_tasks", "measure", "tasks", "theorem_tasks"]
 
 
 @dataclass(frozen=True)
@@ -135,10 +135,10 @@ LEMMA_ROWS = (5, 50, 200)
 def tasks(given: argparse.Namespace) -> list[Task]:
     """Everything, in the order of the page."""
     plan = QUICK if given.quick else FULL
-    return [*_theorems(plan), *_bounds(plan)]
+    return [*theorem_tasks(plan), *bound_tasks(plan)]
 
 
-def _theorems(plan: Plan) -> Iterator[Task]:
+def theorem_tasks(plan: Plan) -> Iterator[Task]:
     few, many = range(plan.few), range(plan.many)
     for case, n, seed in product(MEANS, plan.mean_rows, few):
         yield Task("mean", case, n, 0.0, seed)
@@ -151,7 +151,7 @@ def _theorems(plan: Plan) -> Iterator[Task]:
         yield Task("expected", case, n, 0.0, seed)
 
 
-def _bounds(plan: Plan) -> Iterator[Task]:
+def bound_tasks(plan: Plan) -> Iterator[Task]:
     few, many = range(plan.few), range(plan.many)
     designs = ("growing", "infill")
     for case, n, seed in product(designs, plan.concentration_rows, range(plan.slopes)):

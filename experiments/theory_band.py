@@ -30,7 +30,7 @@ from experiments.theory_model import (
 )
 from measurements.store import Record
 
-__all__ = ["BANDS", "DELTAS", "beta", "measure_band"]
+__all__ = ["BANDS", "DELTAS", "beta", "drawn_function", "measure_band"]
 
 KERNEL = "matern52"
 DELTAS = (0.05, 0.01)
@@ -71,7 +71,7 @@ def measure_band(case: str, n: int, sd: float, seed: int) -> Record:
     theta = log_theta(band.length, 1.0, sd**2)
     rng = np.random.default_rng([seed, n])
     X, Z = rng.uniform(size=(n, 1)), np.linspace(0.0, 1.0, _NEW_ROWS)[:, None]
-    f = _function(case, X, Z, theta, rng)
+    f = drawn_function(case, X, Z, theta, rng)
     y = f(X)[:, None] + sd * rng.normal(size=(n, _DRAWS))
     sizes = [2**k for k in range(n.bit_length()) if 2**k < n] + [n]
     ratios = [_ratio(X[:k], Z, y[:k], f, theta) for k in sizes]
@@ -86,7 +86,9 @@ def measure_band(case: str, n: int, sd: float, seed: int) -> Record:
     return record
 
 
-def _function(case: str, X: Array, Z: Array, theta: Array, rng: np.random.Generator) -> KernelSum:
+def drawn_function(
+    case: str, X: Array, Z: Array, theta: Array, rng: np.random.Generator
+) -> KernelSum:
     norm = BANDS[case].norm
     if case == "random":
         return random_function(KERNEL, theta, norm, rng)

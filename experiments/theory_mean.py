@@ -29,7 +29,14 @@ from experiments.theory_model import (
 )
 from measurements.store import Record
 
-__all__ = ["MEANS", "balanced_mean", "form_and_slope", "mean_vector", "measure_mean"]
+__all__ = [
+    "MEANS",
+    "balanced_mean",
+    "form_and_slope",
+    "mean_vector",
+    "measure_mean",
+    "quadratic_form",
+]
 
 KERNEL = "matern32"
 #: Means, and whether the slope of every parameter is zero ("all"), the lengthscale's, or none.
@@ -89,7 +96,7 @@ def measure_mean(case: str, n: int, seed: int) -> Record:
     together, left = lowest(KERNEL, X, S, TRUE + 0.3)
     turning = symmetric_difference(lambda theta: form_and_slope(X, m, theta)[:1], TRUE)[0, 0]
     return {
-        **_quadratic_form(X, m, K_true, seed),
+        **quadratic_form(X, m, K_true, seed),
         "slope_formula": formula.tolist(),
         "slope_exact": expected_gradient(K_true, dK, S).tolist(),
         "slope_differences": differences.tolist(),
@@ -102,7 +109,7 @@ def measure_mean(case: str, n: int, seed: int) -> Record:
     }
 
 
-def _quadratic_form(X: Array, m: Array, K_true: Array, seed: int) -> Record:
+def quadratic_form(X: Array, m: Array, K_true: Array, seed: int) -> Record:
     """The mean of y'Ay over draws, its standard error, and both formulas."""
     n = len(X)
     A, _ = inverse(covariance(KERNEL, X, ELSEWHERE)[0])

@@ -24,7 +24,7 @@ from measurements.store import Record
 from measurements.timing import Timed
 from twostagegp import metrics
 
-__all__ = ["DIVERGED", "has_diverged", "measure", "measure_fold", "peak_mib"]
+__all__ = ["DIVERGED", "has_diverged", "measure", "measure_fold", "peak_mib", "scores_on_new_rows"]
 
 #: How the error of a model begins whose predictions cannot be used.
 DIVERGED = "diverged"
@@ -86,7 +86,7 @@ def measure(fit: Fit, X: Array, y: Array, X_test: Array, y_test: Array, seed: in
         bad = int(np.count_nonzero(~usable))
         return costs | {"error": f"{DIVERGED}: {bad} of {len(y_test)} predictions are unusable"}
     scores = _scores(model, found, X_test, y_test, y)
-    return costs | scores | _on_new_rows(found, X_test, y_test, X, y)
+    return costs | scores | scores_on_new_rows(found, X_test, y_test, X, y)
 
 
 def _scores(model: Fitted, found: Prediction, X: Array, y: Array, y_train: Array) -> Record:
@@ -114,7 +114,9 @@ def _scores(model: Fitted, found: Prediction, X: Array, y: Array, y_train: Array
     }
 
 
-def _on_new_rows(found: Prediction, X: Array, y: Array, X_train: Array, y_train: Array) -> Record:
+def scores_on_new_rows(
+    found: Prediction, X: Array, y: Array, X_train: Array, y_train: Array
+) -> Record:
     """The NLPD without the test rows whose inputs a training row has; nothing where none has.
 
     A table of repeats rewards a model without noise, which gives the outcome of a repeated row a

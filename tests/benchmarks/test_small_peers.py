@@ -97,11 +97,11 @@ def test_repeated_rows_are_told_apart():
     found = run.Prediction(np.zeros(10), np.ones(10))
     twins = np.vstack([X[:4], rng.normal(size=(6, 2))])
     target = rng.normal(size=10)
-    record = run._on_new_rows(found, twins, target, X, y)
+    record = run.scores_on_new_rows(found, twins, target, X, y)
     scale = y.std()
     expected = metrics.nlpd(target[4:] / scale, np.zeros(6), np.full(6, 1.0 / scale))
     assert record == {"repeated_rows": 4, "nlpd_new_rows": pytest.approx(expected)}
-    assert run._on_new_rows(found, twins[4:], target[4:], X, y) == {}
+    assert run.scores_on_new_rows(found, twins[4:], target[4:], X, y) == {}
 
 
 def test_page_shows_what_repeated_rows_are_worth(ours):

@@ -131,7 +131,7 @@ def test_theorem_one(case):
 def test_the_printed_minus_is_off_by_twice_the_means_form(X):
     m = mean.mean_vector("line", X)
     K = covariance("matern32", X, TRUE)[0]
-    r = mean._quadratic_form(X, m, K, seed=3)
+    r = mean.quadratic_form(X, m, K, seed=3)
     A = inverse(covariance("matern32", X, mean.ELSEWHERE)[0])[0]
     assert r["right"] - r["printed"] == pytest.approx(2.0 * m @ A @ m)
     assert abs(r["simulated"] - r["printed"]) > 100.0 * r["simulated_se"]
@@ -173,7 +173,7 @@ def test_ratios_are_those_of_the_library():
     problems = ProblemBatch.of(
         NamedKernel("matern12", 1), torch.as_tensor(setting.X)[None], t, use_prior=False
     )
-    block = problems._block(np.tile(setting.theta, (3, 1)), np.arange(3))
+    block = problems.block(np.tile(setting.theta, (3, 1)), np.arange(3))
     given = (block, torch.as_tensor(setting.post.k_cross).expand(3, -1, -1), torch.as_tensor(y))
     np.testing.assert_allclose(known[:, :3].T, error_ratio(
         *given, noise=(torch.as_tensor(train), torch.as_tensor(new))), rtol=1e-6)  # fmt: skip
@@ -261,7 +261,7 @@ def test_beta_is_that_of_the_library(X, sd, printed):
     problems = ProblemBatch.of(
         NamedKernel("matern52", 1), torch.as_tensor(X)[None], torch.zeros(1, 25).double()
     )
-    block = problems._block(theta[None], np.arange(1))
+    block = problems.block(theta[None], np.arange(1))
     K_f = covariance("matern52", X, theta)[1][1]
     found = band.beta(K_f, sd, 1.5, 0.05, printed)
     assert found == pytest.approx(float(bound_beta(block, 1.5, 0.05, printed)[0]))
@@ -280,7 +280,7 @@ def test_the_worst_function_has_the_largest_error_that_its_norm_allows():
     theta = log_theta(0.2, 1.0, 0.01)
     rng = np.random.default_rng(0)
     rows, new = rng.uniform(size=(8, 1)), np.linspace(0.0, 1.0, 50)[:, None]
-    f = band._function("worst", rows, new, theta, rng)
+    f = band.drawn_function("worst", rows, new, theta, rng)
     post = posterior("matern52", rows, new, theta)
     i = post.variance.argmax()
     error = abs(post.weights[i] @ f(rows) - f(new)[i])
@@ -348,7 +348,7 @@ def tiny(given):
         many=1,
         slopes=2,
     )
-    return [*theory._theorems(plan), *theory._bounds(plan)]
+    return [*theory.theorem_tasks(plan), *theory.bound_tasks(plan)]
 
 
 @pytest.fixture(scope="module")

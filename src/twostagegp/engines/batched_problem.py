@@ -315,7 +315,7 @@ class ProblemBatch:
         cuts = [slice(i, i + size) for i in range(0, len(index), size)]
 
         def work(cut: slice) -> Result:
-            return function(self._block(parameters[cut], index[cut]))
+            return function(self.block(parameters[cut], index[cut]))
 
         threads = torch.get_num_threads()
         if self.X.device.type != "cpu":
@@ -343,7 +343,7 @@ class ProblemBatch:
             return slice(int(index[0]), int(index[-1]) + 1)
         return torch.as_tensor(index, device=self.X.device)
 
-    def _block(self, parameters: Array, problems: Indices) -> Block:
+    def block(self, parameters: Array, problems: Indices) -> Block:
         index = self._index(problems)
         P = torch.as_tensor(parameters, dtype=self.X.dtype, device=self.X.device)
         theta, noise = P[:, :-1], P[:, -1].exp()
