@@ -380,8 +380,8 @@ def _check_memory(
     if free is not None and needed > _MEMORY_SHARE * free:
         raise MemoryBudgetError(
             f"a batch of {n_problems} problems of {n} rows needs about {needed / 2**30:.1f} GiB; "
-            f"the budget on {device} is {_MEMORY_SHARE * free / 2**30:.1f} GiB, half of what is "
-            "free. Lower subsample or n_repeats."
+            f"the budget on {device} is {_MEMORY_SHARE * free / 2**30:.1f} GiB, half of the free "
+            "memory. Lower subsample or n_repeats."
         )
 
 
