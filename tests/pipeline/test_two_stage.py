@@ -59,8 +59,8 @@ def test_candidates_of_grouped_rows_are_ranked_by_whole_groups(monkeypatch):
         asked.append(engine.rows.groups is not None)
         return rank_by_loo_error(engine, candidates)
 
-    monkeypatch.setattr("twostagegp.pipeline.mean.models.rank_by_loo_error", recorded)
-    assert rank_by_unseen_error.__module__ == "twostagegp.pipeline.mean.models"
+    monkeypatch.setattr("twostagegp.training.candidates.rank_by_loo_error", recorded)
+    assert rank_by_unseen_error.__module__ == "twostagegp.training.candidates"
     TwoStageGPRegressor(mean="search", variance="rbf", **FEW).fit(X, y, groups=groups)
     assert asked
     assert all(asked)
