@@ -139,6 +139,7 @@ def tasks(given: argparse.Namespace) -> list[Task]:
 
 
 def theorem_tasks(plan: Plan) -> Iterator[Task]:
+    """Yield the measurements of the theorems and lemmas."""
     few, many = range(plan.few), range(plan.many)
     for case, n, seed in product(MEANS, plan.mean_rows, few):
         yield Task("mean", case, n, 0.0, seed)
@@ -152,6 +153,7 @@ def theorem_tasks(plan: Plan) -> Iterator[Task]:
 
 
 def bound_tasks(plan: Plan) -> Iterator[Task]:
+    """Yield the measurements of the bounds and bands."""
     few, many = range(plan.few), range(plan.many)
     designs = ("growing", "infill")
     for case, n, seed in product(designs, plan.concentration_rows, range(plan.slopes)):

@@ -89,6 +89,7 @@ def measure_band(case: str, n: int, sd: float, seed: int) -> Record:
 def drawn_function(
     case: str, X: Array, Z: Array, theta: Array, rng: np.random.Generator
 ) -> KernelSum:
+    """Return the function of a case, a weighted sum of kernels of the norm of the case."""
     norm = BANDS[case].norm
     if case == "random":
         return random_function(KERNEL, theta, norm, rng)

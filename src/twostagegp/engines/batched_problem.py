@@ -344,6 +344,7 @@ class ProblemBatch:
         return torch.as_tensor(index, device=self.X.device)
 
     def block(self, parameters: Array, problems: Indices) -> Block:
+        """Return some problems factorised at their parameters, shape (b, p)."""
         index = self._index(problems)
         P = torch.as_tensor(parameters, dtype=self.X.dtype, device=self.X.device)
         theta, noise = P[:, :-1], P[:, -1].exp()
