@@ -3,12 +3,13 @@
 import inspect
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from typing_extensions import TypeAliasType
 
 import twostagegp
 from twostagegp.engines.protocol import Posterior
@@ -38,6 +39,16 @@ def test_every_annotation_names_classes_of_the_list(name):
         for cls in named_classes(stored.annotation):
             path = f"{cls.__module__}.{cls.__qualname__}".removeprefix("twostagegp.")
             assert cls in bases or path in {*ROLES, *NEVER_STORED}, path
+
+
+def test_an_alias_of_a_generic_type_stands_for_the_type():
+    """NumPy's NDArray is such an alias from version 2.5 on."""
+    scalar = TypeVar("scalar", bound=np.generic)
+    array = np.ndarray[tuple[Any, ...], np.dtype[scalar]]
+    alias = TypeAliasType("alias", array, type_params=(scalar,))
+    assert matches(np.zeros(2), alias[np.float64])
+    assert matches(None, alias[np.float64] | None)
+    assert not matches([0.0], alias[np.float64])
 
 
 def test_entries_are_classes_of_this_name_and_roles_have_entries():

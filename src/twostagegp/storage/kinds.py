@@ -85,6 +85,8 @@ def matches(value: Any, annotation: Any) -> bool:
         return True
     arguments = get_args(annotation)
     base = get_origin(annotation) or annotation
+    if type(base).__name__ == "TypeAliasType":  # NDArray[...] from NumPy 2.5 on
+        return matches(value, base.__value__)
     if base in (Union, UnionType):
         return any(matches(value, each) for each in arguments)
     if base is Literal:
