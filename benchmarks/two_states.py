@@ -55,7 +55,7 @@ def _search(n: int, threads: int) -> Callable[[], Any]:
 
     X, y = _table(n)
     options = {"random_state": 0, "n_jobs": threads, "device": "cpu"}
-    return lambda: search_kernel(X, y, selection="misspecification", **options)
+    return lambda: search_kernel(X, y, selection="misspecification", n_repeats=20, **options)
 
 
 def _classes(method: str, n: int, threads: int) -> Callable[[], Any]:
@@ -70,17 +70,17 @@ def _classes(method: str, n: int, threads: int) -> Callable[[], Any]:
 #: What is timed, by name: a function of the number of threads that returns the job.
 JOBS: dict[str, Callable[[int], Callable[[], Any]]] = {
     "exact fit, 300 rows": lambda threads: _fit("exact", 300, threads),
-    "exact fit, 2,000 rows": lambda threads: _fit("exact", 2000, threads),
-    "exact prediction, 20,000 intervals from 2,000 rows": lambda threads: _predict(
-        "exact", 2000, threads
+    "exact fit, 1,000 rows": lambda threads: _fit("exact", 1000, threads),
+    "exact prediction, 20,000 intervals from 1,000 rows": lambda threads: _predict(
+        "exact", 1000, threads
     ),
-    "neighbour fit, 20,000 rows": lambda threads: _fit("neighbors", 20_000, threads),
-    "neighbour prediction, 20,000 intervals from 20,000 rows": lambda threads: _predict(
-        "neighbors", 20_000, threads
+    "neighbour fit, 10,000 rows": lambda threads: _fit("neighbors", 10_000, threads),
+    "neighbour prediction, 20,000 intervals from 10,000 rows": lambda threads: _predict(
+        "neighbors", 10_000, threads
     ),
-    "kernel search, 1,000 rows": lambda threads: _search(1000, threads),
+    "kernel search, 20 subsamples of 1,000 rows": lambda threads: _search(1000, threads),
     "exact classifier, 500 rows": lambda threads: _classes("exact", 500, threads),
-    "neighbour classifier, 2,000 rows": lambda threads: _classes("neighbors", 2000, threads),
+    "neighbour classifier, 1,000 rows": lambda threads: _classes("neighbors", 1000, threads),
 }
 
 
