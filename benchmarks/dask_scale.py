@@ -168,7 +168,7 @@ def _large(folder: Path) -> Record:
 
 
 def _equal(folder: Path) -> Record:
-    """Largest difference from the same parts with all rows in one place."""
+    """Return the largest difference from the same model with all rows in one place."""
     import dask.dataframe as dd
 
     table = dd.read_parquet(folder / "equal")
@@ -222,7 +222,7 @@ class _Conditioned:
 
 
 def _peak_gib() -> float:
-    """Largest memory of this process so far."""
+    """Return the largest memory of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 

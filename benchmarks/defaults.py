@@ -127,7 +127,7 @@ def left_out(table: dict[str, dict[str, float]], members: Sequence[str]) -> list
 
 
 def _section(score: str, records: list[Record]) -> str:
-    """Changes of every variant, then the choice of each group with one table left out."""
+    """Return the changes of every variant, then each group's choice with one table left out."""
     shown = {name: variant.group for name, variant in VARIANTS.items()} | PAST
     groups: dict[str, list[str]] = {}
     for variant, group in shown.items():

@@ -357,7 +357,7 @@ def _split(n: int) -> tuple[Array, Array, Array, Array]:
 
 
 def _rows(n: int, device: torch.device) -> Rows:
-    """Standardised rows, without their repeats' being merged."""
+    """Return standardised rows; repeated rows are not merged."""
     X, y, _, _ = _split(n)
     X = (X - X.mean(0)) / X.std(0)
     t = torch.as_tensor((y - y.mean()) / y.std(), device=device)
@@ -366,7 +366,7 @@ def _rows(n: int, device: torch.device) -> Rows:
 
 
 def _example() -> tuple[NamedKernel, Array]:
-    """An ARD kernel at typical hyperparameters, noise a tenth of the variance."""
+    """Return an ARD kernel and typical hyperparameters; the noise is a tenth of the variance."""
     kernel = NamedKernel("matern32", 8, ard=True)
     return kernel, np.append(kernel.start(), math.log(0.1))
 
@@ -407,7 +407,7 @@ def _fit_table(records: list[Record]) -> str:
 
 
 def _growth(records: list[Record]) -> str:
-    """Exponents between neighbouring sizes."""
+    """Return the exponents of growth between neighbouring sizes."""
     lines = []
     for place in sorted({r["place"] for r in records}):
         ours = sorted(

@@ -251,7 +251,7 @@ def _bare_cholesky(n: int) -> float:
 
 
 def _split(name: str, rows: int | None = None) -> Split:
-    """Standard split 0; with ``rows``, so many of its training rows, drawn by a fixed seed."""
+    """Return standard split 0; with ``rows``, that many of its training rows, at random."""
     data = datasets.load(name)
     train, test = data.split(0)
     if rows is not None:

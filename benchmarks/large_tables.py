@@ -51,7 +51,7 @@ class Metric:
     ----------
     field, title, text : str
     loss : callable, optional
-        What is compared, the lower the better; None: nothing is.
+        What is compared, the lower the better; None if the column is not compared.
     show : callable
         The text of a cell.
     near : bool
@@ -79,7 +79,7 @@ class Cell:
 
     @property
     def error(self) -> str | None:
-        """One or two words for what went wrong, None where nothing did."""
+        """One or two words for what went wrong, or None."""
         errors = [str(r["error"]) for r in self.records if r.get("error")]
         if not errors:
             return None
@@ -87,11 +87,11 @@ class Cell:
         return next((word for word in known if errors[0].startswith(word)), "failed")
 
     def values(self, field: str) -> list[float]:
-        """Over the folds with scores."""
+        """Return a field over the folds that have scores."""
         return [r[field] for r in self.scored.values() if r.get(field) is not None]
 
     def text(self, show: Callable[[Cell], str]) -> str:
-        """What stands in a table: a figure, an error, or both."""
+        """Return the text of a table cell: a figure, an error, or both."""
         if not self.records:
             return MISSING
         if not self.scored:
@@ -116,13 +116,13 @@ class Grid:
         self.records = [record for group in found.values() for record in group]
 
     def cell(self, model: str, name: str) -> Cell:
-        """Empty where nothing was run."""
+        """Return the cell of a model and table; it is empty if nothing was run."""
         return self._cells.get((model, name), Cell(()))
 
     def not_beaten(
         self, model: str, name: str, metric: Metric, others: Iterable[str], slack: float = 0.0
     ) -> bool | None:
-        """Whether no other is better by more than the slack; None where there is no other.
+        """Return whether no other is better by more than the slack; None without another.
 
         A model that failed on a fold is beaten.
         """
@@ -143,7 +143,7 @@ class Grid:
 
 
 def report(records: Iterable[Record]) -> str:
-    """All tables as one Markdown page."""
+    """Return all tables as one Markdown page."""
     grid = Grid(records)
     ours = [record for record in grid.records if record["model"] in OURS]
     lines = ["# Nine larger tables\n", f"{len(grid.records)} fits."]
@@ -160,7 +160,7 @@ def report(records: Iterable[Record]) -> str:
         lines += [f"## {metric.title}\n", f"{metric.text}\n", _table(grid, metric)]
     lines += [
         "## Time and memory\n",
-        "CPU seconds of a fit, predictions (mean and standard deviation) a CPU second, and the "
+        "CPU seconds of a fit, predictions (mean and standard deviation) per CPU second, and the "
         "largest resident memory of the process with the libraries and the data in it.\n",
         _costs(grid),
         "## Models\n",
@@ -189,7 +189,7 @@ def _table(grid: Grid, metric: Metric) -> str:
 
 
 def marked(grid: Grid, model: str, name: str, metric: Metric) -> str:
-    """A cell's text: bold where no other is better, and ours near the first with their mark."""
+    """Return a cell's text: bold if no other is better; a mark if ours is close to the first."""
     cell = grid.cell(model, name)
     text = cell.text(metric.show)
     if metric.loss is None or not cell.scored:
@@ -203,7 +203,7 @@ def marked(grid: Grid, model: str, name: str, metric: Metric) -> str:
 def _costs(grid: Grid) -> str:
     kinds = {
         "fit, CPU s": "fit_cpu",
-        "predictions a CPU s": "predictions_a_second",
+        "predictions per CPU s": "predictions_a_second",
         "peak, MiB": "peak_mib",
     }
     rows = [
@@ -219,7 +219,7 @@ def _costs(grid: Grid) -> str:
 
 
 def model_list(grid: Grid) -> str:
-    """What each model is, and its version."""
+    """Return a list of the models with their descriptions and versions."""
     rows = []
     for name in grid.models:
         versions = {r.get("version") for r in grid.records if r["model"] == name} - {None}
@@ -228,7 +228,7 @@ def model_list(grid: Grid) -> str:
 
 
 def failure_list(grid: Grid, part: str) -> list[str]:
-    """A section with every fit that failed; a part of a table is called a fold or a split."""
+    """Return a section on the failed fits, empty without any; ``part`` is "fold" or "split"."""
     lines = [
         f"- {record['model']}, {record['set']}, {part} {record['fold']}: {record['error']}"
         for record in grid.records
@@ -238,7 +238,7 @@ def failure_list(grid: Grid, part: str) -> list[str]:
 
 
 def rough(cell: Cell, field: str) -> str:
-    """A mean with two digits."""
+    """Return a mean with two digits."""
     values = cell.values(field)
     return f"{float(figure(fmean(values), 2)):,.6g}" if values else MISSING
 

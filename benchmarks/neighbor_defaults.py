@@ -85,12 +85,12 @@ def _sample(group: str, **changed: Any) -> Variant:
 
 
 def _trees(**changed: Any) -> Variant:
-    """The stack's trees, however many rows they are for, with other settings."""
+    """Return a variant of the stack's trees with other settings, for any number of rows."""
     return _sample("trees", tree_parameters=tuple(changed.items()))
 
 
 def _schedule(factor: float, *fields: str) -> Variant:
-    """Training with some numbers of :class:`Schedule` times a factor, rounded up."""
+    """Return a variant with some numbers of :class:`Schedule` times a factor, rounded up."""
     changed = {name: math.ceil(factor * getattr(Schedule(), name)) for name in fields}
     return _sample("training", schedule=Schedule(**changed))
 
@@ -248,7 +248,7 @@ def _summary(records: list[Record]) -> str:
 
 
 def _ratio(logs: Collection[float], decimals: int = 3) -> str:
-    """Geometric mean of ratios whose logarithms are given."""
+    """Return the geometric mean of ratios whose logarithms are given."""
     return f"{math.exp(fmean(logs)):.{decimals}f}"
 
 

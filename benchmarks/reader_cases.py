@@ -190,7 +190,7 @@ _WRITERS: tuple[dict[str, Any], ...] = (
 
 
 def _repeated(cells: list[str], times: int) -> list[str]:
-    """The cells so many times over, or as often as makes a line of 64 MiB."""
+    """Return the cells repeated ``times`` times, but never more than a line of 64 MiB holds."""
     most = (64 << 20) // (sum(map(len, cells)) + len(cells))
     return cells * min(times, max(most, 1))
 

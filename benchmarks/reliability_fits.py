@@ -65,7 +65,7 @@ def verdict(table: HardTable, found: Prediction, interval: Array, said: Sequence
         "judged": table.judged,
         "warnings": len(said),
         "not_finite": int(np.count_nonzero(~(means & stds))),
-        # A root of a negative variance is not a number: that is what went wrong, then.
+        # The root of a negative variance is NaN: such rows are counted by their warnings.
         "not_positive": int(np.count_nonzero(found.std <= 0.0)) + len(warned),
         "coverage": metrics.coverage(table.y_new, interval=interval),
     }

@@ -27,7 +27,7 @@ FINE = (np.arange(999) + 0.5) / 999.0
 
 
 def predictive_scores(model: Any, X: Array, y: Array, y_train: Array) -> dict[str, float]:
-    """Scores on the test rows; ``nlpd_standardized`` is in units of the training target's sd."""
+    """Return scores on the test rows; ``nlpd_standardized`` is for a target of unit training sd."""
     with Timed() as took:
         mean, std = model.predict(X, return_std=True)
     nlpd = metrics.nlpd(y, mean, std)
@@ -54,7 +54,7 @@ def predictive_scores(model: Any, X: Array, y: Array, y_train: Array) -> dict[st
 
 
 def fit_facts(model: Any) -> dict[str, Any]:
-    """What the fit chose and what it cost, from the model's own report."""
+    """Return what the fit chose and what it cost, from the model's own report."""
     report = model.fit_report_
     calibration = getattr(model, "calibration_", None)
     factor = None if calibration is None or calibration.kind == "none" else calibration.factor

@@ -52,7 +52,7 @@ class Profile:
     calls: int = 0
 
     def timed(self, part: str, function: Callable[..., Result]) -> Callable[..., Result]:
-        """The same function with a stopwatch."""
+        """Return the same function with a stopwatch."""
 
         @wraps(function)
         def measured(*given: Any, **named: Any) -> Result:
@@ -99,7 +99,7 @@ class _TimedKernel:
 
 @contextmanager
 def profiled(cuda: bool) -> Iterator[Profile]:
-    """Stopwatches in the batch engine, until the block ends."""
+    """Put stopwatches into the batch engine until the block ends."""
     profile = Profile(cuda)
     make_kernel = profile.timed(KERNEL, kernel_batch)
     factorise = profile.timed(FACTORISATION, batch_cholesky)

@@ -81,7 +81,7 @@ def _seconds_table(records: list[Record]) -> str:
 
 
 def _against_goal(record: Record, name: str) -> list[str]:
-    """Ratio to the loop, the goal and whether it is met."""
+    """Return the ratio to the loop, the goal and whether it is met."""
     seconds, loop = record[name]["wall_seconds"], record.get("loop")
     ratio = None if loop is None else loop["wall_seconds"] / seconds
     if record["device"] == "cuda":

@@ -65,7 +65,7 @@ def _transplant_class(old: type, new: type) -> None:
 
 
 def _function(value: Any) -> FunctionType | None:
-    """The function of this package's text behind a property, a cache and the like."""
+    """Return the plain function behind a property, a cache or another wrapper; None without one."""
     if isinstance(value, property):
         value = value.fget
     elif isinstance(value, functools.cached_property):

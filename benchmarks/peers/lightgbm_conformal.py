@@ -90,7 +90,7 @@ def fit(X: Array, y: Array, seed: int) -> Fitted:
 
 
 def conformal_quantile(scores: Array, level: float) -> float:
-    """The ⌈(n + 1) level⌉-th smallest score, the largest where there are too few.
+    """Return the ⌈(n + 1) level⌉-th smallest score, or the largest if there are too few scores.
 
     Examples
     --------

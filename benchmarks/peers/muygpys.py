@@ -40,7 +40,7 @@ LENGTHSCALE = (1.0, (0.01, 2.0))
 NOISE = (0.1, (1e-5, 0.3))
 INIT_POINTS = 5
 N_ITER = 20
-#: Rows predicted at a time: the neighbours' distances need 20 KB a row.
+#: Rows predicted at a time: the neighbours' distances need 20 KB per row.
 CHUNK = 2000
 
 
@@ -74,7 +74,7 @@ class _MuyGPs(Fitted):
 
 
 def fit(X: Array, y: Array, seed: int) -> Fitted:
-    """Neighbours, batch, lengthscale and noise, then the scale."""
+    """Find neighbours, draw a batch, learn lengthscale and noise, then the scale."""
     scaling = Scaling.of(X, y)
     inputs, target = scaling.inputs(X), scaling.target(y)
     unit = np.sqrt(X.shape[1])
