@@ -58,7 +58,7 @@ PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 
 def _net() -> MLPRegressor:
-    """Two small layers; inputs and target come standardised from the estimator."""
+    """Return a net of two small layers; the estimator standardises its inputs and target."""
     return MLPRegressor(
         hidden_layer_sizes=(64, 64), alpha=1e-3, learning_rate_init=0.01, max_iter=300
     )
@@ -119,7 +119,7 @@ def training_and_test_rows(
 
 
 def measure(task: Task) -> Record:
-    """Scores of a fit with each calibration, errors in units of the target's deviation."""
+    """Return the scores of a fit with each calibration, in units of the target's deviation."""
     X, y, X_test, y_test = training_and_test_rows(task.set, task.split)
     model = TwoStageGPRegressor(
         method="exact", residuals=task.residuals, random_state=0, **PARAMETERS[task.stage1]()

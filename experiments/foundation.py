@@ -276,7 +276,7 @@ class Table:
     groups: Indices
 
     def take(self, rows: Indices) -> Table:
-        """Some of the rows."""
+        """Return some of the rows."""
         return Table(self.X[rows], self.y[rows], self.groups[rows])
 
 

@@ -349,7 +349,7 @@ def _about(records: list[Record]) -> str:
 
 
 def _bootstrap(records: list[Record], wrong: bool) -> list[Record]:
-    """Records of the bootstrap in the order of the kinds, with the rates of the other columns."""
+    """Return the bootstrap's records in the order of the kinds, with the other columns' rates."""
     order = [kind.name for kind in kinds()]
     paper = {r["cell"]: r for r in scored(records) if r["part"] == "paper"}
     own = [r for r in scored(records) if r["part"] == "bootstrap" and bool(r["cause"]) == wrong]

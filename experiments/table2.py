@@ -76,7 +76,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def tasks(given: argparse.Namespace) -> list[Task]:
-    """The fits asked for, the large tables last."""
+    """Return the fits asked for, the large tables last."""
     sets = given.sets or (QUICK_SETS if given.quick else SMALL_SETS)
     return [
         Task(model, name, split, _source(given, model, name, split))
@@ -98,7 +98,7 @@ def _source(given: argparse.Namespace, model: str, name: str, split: int) -> str
 
 
 def measure(task: Task) -> Record:
-    """Scores of one fit on the test rows of its split."""
+    """Return the scores of one fit on the test rows of its split."""
     if task.source == BENCHMARKS:
         return SOURCE.record((task.model, task.set, task.split)) | {"source": BENCHMARKS}
     data = datasets.load(task.set)
@@ -131,7 +131,7 @@ def joint_nll(model: Any, X: Array, y: Array, y_train: Array) -> float | None:
 
 
 def _constant_scores(y: Array, y_train: Array) -> dict[str, float]:
-    """N(ȳ, s²) for every row: rows are independent, so that the joint NLL is the NLPD."""
+    """Score N(ȳ, s²) for every row: rows are independent, so the joint NLL is the NLPD."""
     mean = np.full(len(y), np.mean(y_train))
     found = metrics.evaluate(y, mean, np.full(len(y), np.std(y_train)), y_train=y_train)
     return {
@@ -144,7 +144,7 @@ def _constant_scores(y: Array, y_train: Array) -> dict[str, float]:
 
 
 def page(records: list[Record]) -> str:
-    """The page, with the benchmark's figures of other libraries where there are any."""
+    """Return the page, with the benchmark's figures of other libraries if there are any."""
     return report(records, library_records())
 
 
