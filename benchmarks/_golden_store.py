@@ -1,7 +1,7 @@
 """Outcomes of golden fits on disk, and the comparison of a new outcome with a stored one.
 
 One npz file per configuration, and ``facts.json`` with the state of the code and the machine. Files
-are replaced as a whole: a run that is broken off leaves each of them old or new.
+are replaced as a whole: an interrupted run leaves each of them old or new.
 """
 
 from __future__ import annotations

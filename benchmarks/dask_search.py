@@ -148,7 +148,7 @@ def largest_difference(one: KernelSearch, other: KernelSearch) -> float:
         assert b.repeated is not None
         for name in ("nll", "loo", "heldout", "ratio", "parameters"):
             ours, theirs = getattr(a.repeated, name), getattr(b.repeated, name)
-            with np.errstate(invalid="ignore"):  # infinity less infinity, which are the same
+            with np.errstate(invalid="ignore"):  # infinity minus infinity: the two are equal
                 gap = np.where(_same(ours, theirs), 0.0, np.abs(ours - theirs))
             # A NaN on one side only counts as an infinite difference.
             largest = max(largest, float(np.where(np.isnan(gap), np.inf, gap).max(initial=0.0)))

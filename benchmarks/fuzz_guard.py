@@ -34,7 +34,7 @@ __all__ = ["CPU_SECONDS", "FAILURES", "GROWTH_MIB", "LATE", "Guard", "limit_addr
 CPU_SECONDS = 2.0
 #: Resident memory that a case may take, at its peak, beyond what there was before it.
 GROWTH_MIB = 256
-#: After so many seconds a case is broken off, or the process ends if that does not help.
+#: After so many seconds a case is interrupted; if that does not help, the process ends.
 BREAK_SECONDS, END_SECONDS = 20, 90
 #: Name of the outcome of an error of ours that was raised only after a failed allocation.
 LATE = "refused late"
@@ -57,7 +57,7 @@ _ROOTS = tuple(
 
 
 class _TooLong(BaseException):
-    """Not an Exception: nothing that reads files may swallow it."""
+    """Not an Exception, so that no reader of files can catch it."""
 
 
 class Guard:
@@ -75,7 +75,7 @@ class Guard:
     growth_mib : float
         Resident memory that a case may take, at its peak, beyond what there was before it.
     break_seconds : float
-        After so many seconds a case is broken off.
+        After so many seconds a case is interrupted.
     """
 
     def __init__(self, programs: Collection[str] = ()) -> None:

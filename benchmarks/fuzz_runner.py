@@ -103,7 +103,7 @@ def _run_all(
     """Run cases in processes, one after the other.
 
     ``program`` is a command that takes ``--worker FIRST LAST LOG`` and calls :func:`_work`;
-    ``keep`` is given the counts after each process, so that a run that is broken off has some.
+    ``keep`` is given the counts after each process, so that an interrupted run has some.
     """
     results: dict[int, Result] = {}
     counts: dict[str, Any] = {}

@@ -63,7 +63,7 @@ def train(
 
 
 def train_to_the_end(model: ExactModel, steps: int = 200) -> None:
-    """Go on from where the model is until the likelihood cannot be raised any more."""
+    """Train further from the current parameters until the likelihood no longer improves."""
     (X,), y = model.train_inputs, model.train_targets
     objective = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)
     optimizer = torch.optim.LBFGS(

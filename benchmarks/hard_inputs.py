@@ -1,4 +1,4 @@
-"""Hard tables whose inputs are odd: sizes, ranks, units, repeats, ties, gaps, clusters."""
+"""Hard tables with unusual inputs: sizes, ranks, units, repeats, ties, gaps, clusters."""
 
 from __future__ import annotations
 

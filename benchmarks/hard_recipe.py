@@ -1,4 +1,4 @@
-"""How a hard table is drawn, and the plain law that most of them spoil in one way."""
+"""How a hard table is drawn, and the plain law of which most of them change one thing."""
 
 from __future__ import annotations
 

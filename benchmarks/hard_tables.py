@@ -3,8 +3,8 @@
 A table is drawn row by row from one law and then parted into training rows and new rows, so that
 the coverage of intervals at the new rows says something about the model. Where it does not (a
 handful of rows, training rows with an added outlier, a target that the other rows say nothing
-about), ``judged`` is False. The laws are in :mod:`benchmarks.hard_inputs` (what is odd is
-X) and :mod:`benchmarks.hard_targets` (what is odd is y).
+about), ``judged`` is False. The laws are in :mod:`benchmarks.hard_inputs` (unusual X)
+and :mod:`benchmarks.hard_targets` (unusual y).
 
     python -m benchmarks.hard_tables    # list them
 """

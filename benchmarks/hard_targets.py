@@ -1,4 +1,4 @@
-"""Hard tables whose target is odd: units, tails, ties, jumps, no noise, nothing but noise."""
+"""Hard tables with unusual targets: units, tails, ties, jumps, no noise, nothing but noise."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The page of the nine larger tables.
 
 Models may have been run on different folds, and one fold differs from another by more than one good
-model from another. So a cell shows the mean over the folds that its model has, but who is first is
+model from another. So a cell shows the mean over the folds that its model has, but the ranking is
 decided pair by pair, each over the folds that both have: a model is first if no other beats it, and
 one of ours is *within 1 % of first* if none of the peers' errors is lower by more than that.
 """
@@ -151,7 +151,7 @@ def report(records: Iterable[Record]) -> str:
         lines.append(f"Ours: {provenance(with_code)}")
     lines += [
         "\nScores are of the target standardised by the training rows: mean over the folds that "
-        "were run, ± sd where there are several. The best is bold, compared pair by pair over the "
+        "were run, ± sd if there are several. The best is bold, compared pair by pair over the "
         f"folds that both models have; {NEAR_MARK} marks ours within 1 % of the first.\n",
         *_summary(grid),
         "",
@@ -160,8 +160,8 @@ def report(records: Iterable[Record]) -> str:
         lines += [f"## {metric.title}\n", f"{metric.text}\n", _table(grid, metric)]
     lines += [
         "## Time and memory\n",
-        "CPU seconds of a fit, predictions (mean and standard deviation) per CPU second, and the "
-        "largest resident memory of the process with the libraries and the data in it.\n",
+        "CPU seconds per fit, predictions (mean and standard deviation) per CPU second, and the "
+        "largest resident memory of the process, libraries and data included.\n",
         _costs(grid),
         "## Models\n",
         model_list(grid),
@@ -269,7 +269,7 @@ NLPD = Metric(
 COVERAGE = Metric(
     "coverage_95",
     "95 % coverage",
-    "Share of the outcomes in the model's own interval where it has one, otherwise in mean ± "
+    "Share of the outcomes in the model's own interval if it has one, otherwise in mean ± "
     "1.96 standard deviations; bold: nearest to 0.95.",
     lambda value: abs(value - TARGET_COVERAGE),
     _mean_sd("coverage_95"),
@@ -277,7 +277,7 @@ COVERAGE = Metric(
 CRPS = Metric(
     "crps",
     "CRPS",
-    "Continuous ranked probability score of the same Gaussian; of ours that of its quantiles.",
+    "Continuous ranked probability score of the same Gaussian; for ours, of its own quantiles.",
     float,
     _mean_sd("crps"),
 )
@@ -287,8 +287,8 @@ METRICS = (
     Metric(
         "qice",
         "QICE",
-        "Percent, of the same Gaussian; in brackets what a perfectly calibrated model scores on as "
-        "many test rows.",
+        "In percent, for the same Gaussian; in brackets the expected QICE of a perfectly "
+        "calibrated model on as many test rows.",
         float,
         _qice,
     ),
@@ -303,8 +303,8 @@ METRICS = (
     Metric(
         "lc_rmse",
         "LC-RMSE",
-        "RMSE over the tenth that it is least sure of: it should lie above its HC-RMSE, but "
-        "neither low nor high is good.",
+        "RMSE over the tenth of the rows that a model is least sure of. It should be above the "
+        "HC-RMSE; otherwise neither a low nor a high value is better.",
         None,
         _mean_sd("lc_rmse"),
     ),

@@ -81,7 +81,7 @@ class Cases:
         ]
 
     def __call__(self, number: int) -> tuple[str, Callable[[], str]]:
-        """Write the folder of a case; returns its kind and what is to be run."""
+        """Write the folder of a case; returns its kind and the function to run."""
         draw = random.Random(f"{self.seed} {number}")
         weights = [share for _, share, _ in self.kinds]
         kind, _, change = draw.choices(self.kinds, weights)[0]
@@ -97,7 +97,7 @@ class Cases:
         return kind, lambda: _use(self.folder, base, number)
 
     def warm(self) -> None:
-        """Use every model once, so that what is imported later is a case's own doing."""
+        """Use every model once, so that any later import is caused by a case."""
         for base in self.stored:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder.mkdir()
@@ -230,7 +230,7 @@ class Cases:
 
 
 def _use(path: Path, base: Stored, number: int) -> str:
-    """Load, and predict where there is a model: one way or another, by the case's number."""
+    """Load a model and, if that works, predict in a way drawn from the case's number."""
     model = twostagegp.load(path)
     points = base.points
     if not hasattr(points, "columns") and model.n_features_in_ != points.shape[1]:

@@ -4,7 +4,7 @@ A variant is ``TwoStageGPRegressor(method="neighbors", calibration="scale")`` wi
 changed. Of each of the nine larger tables it sees the *training* rows of fold 0 alone: a tenth of
 them, at most 10,000, are held out once, the variant is fitted to the others and scored on these.
 The test rows of fold 0 take no part; those of the other folds do, as they are training rows of fold
-0. Of the folds of :mod:`benchmarks.uci_large` only fold 0 is untouched by what is chosen here.
+0. So of the folds of :mod:`benchmarks.uci_large` only fold 0 is independent of these choices.
 
 A variant v is compared with the default on the same tables s = 1, …, S that both have:
 

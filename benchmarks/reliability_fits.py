@@ -42,7 +42,9 @@ def measure_table(model: str, name: str, seed: int) -> Record:
             interval = _interval(fitted, table.X_new, found)
         except Exception as error:
             message = " ".join(f"{type(error).__name__}: {error}".split())
-            message = re.sub(r"/\S+/", "", message)  # whose machine a library was built on
+            message = re.sub(
+                r"/\S+/", "", message
+            )  # paths of the machine that a library was built on
             return origin | {"exception": message[:_MESSAGE], "judged": table.judged}
     said = [str(warning.message) for warning in caught]
     return origin | verdict(table, found, interval, said) | {"fit_cpu": took.cpu}

@@ -1,6 +1,6 @@
 """Where a kernel search spends its time.
 
-The parts are told apart by stopwatches around what the batch engine calls: the kernel's matrices
+Stopwatches around the functions that the batch engine calls time the parts: the kernel's matrices
 (with their distances and derivatives), and the factorisations with their inverses. Everything else
 is the rest: triangular solves with the target, the derivative's weights, scores, optimiser, Python.
 On a GPU each stopwatch waits for the work that it measures, so that a profiled search is a little

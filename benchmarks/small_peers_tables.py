@@ -79,14 +79,14 @@ def report(records: Iterable[Record], ours: Iterable[Record] = ()) -> str:
         "\nScores are of the target standardised by the training rows: mean over the splits that "
         "were run, ± sd. The best is bold, compared pair by pair over the splits that both models "
         "have; ≈ marks an RMSE of ours within 1 % of the first. LightGBM and `catboost_rmse` have "
-        "no density of their own: their standard deviation is that of rows kept back.\n"
+        "no density of their own: their standard deviation is estimated on held-out rows.\n"
     ]
     for metric in METRICS:
         lines += [f"## {metric.title}\n", f"{metric.text}\n", _scores(grid, metric)]
     lines += [
         *_new_rows(grid),
         "## CPU seconds of a fit\n",
-        "One thread; fits of ours on a GPU have none.\n",
+        "One thread; our fits on a GPU are left out.\n",
         _table(
             grid, lambda model, name: grid.cell(model, name).text(lambda c: rough(c, "fit_cpu"))
         ),
@@ -114,8 +114,8 @@ def _new_rows(grid: Grid) -> list[str]:
     return [
         "## NLPD without repeated rows\n",
         "Some test rows have the inputs of a training row, and on wine its outcome too: a model "
-        "with next to no noise gives them a very high density. Mean over all test rows → over "
-        "those that are new, of the splits that were scored both ways.\n",
+        "with almost no noise gives them a very high density. Mean over all test rows → over the "
+        "new rows only, for the splits that were scored both ways.\n",
         markdown_table(["model", *sets], rows),
     ]
 

@@ -1,9 +1,9 @@
-"""Other code for a module that is imported already.
+"""Replace the code of a module that is already imported.
 
 Importing a library takes seconds and its tests milliseconds. So a changed module is not imported
 anew: its text is executed beside the old one, and everything in the old module that holds code or a
-number gets it from there. Functions keep their identity, and so whoever imported them sees the
-change.
+number gets it from there. Functions keep their identity, so modules that imported them use the
+new code.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The figures that the small UCI tables are held against, and the tables that do it.
+"""Reference figures for the small UCI tables, and the tables that compare ours with them.
 
 Three sources stand beside our own figures: the paper's Table 2 (single-stage Exact-GP and two-stage
 columns, mean ± sd over splits), the best RMSE that any publication reports, and the goals of this
-project. A goal is met by the mean over the splits that were run; a fit that failed meets none.
+project. A goal is met by the mean over the splits that were run; a failed fit meets no goal.
 """
 
 from __future__ import annotations
@@ -156,8 +156,8 @@ def distribution_table(records: Iterable[Record]) -> str:
             ]
         )
     words = (
-        "NLPD on the standardised target, mean ± se; QICE in percent, in brackets what a "
-        "perfectly calibrated model scores on as many test rows."
+        "NLPD on the standardised target, mean ± se; QICE in percent, in brackets the "
+        "expected QICE of a perfectly calibrated model on as many test rows."
     )
     header += ["QICE (floor)", SECONDS]
     return joined(words, markdown_table(header, rows))
@@ -186,7 +186,7 @@ def comparison_table(records: Iterable[Record]) -> str:
         )
     words = (
         "RMSE ± sd, NLPD (standardised) ± se. *As printed*: whether the mean RMSE lies within "
-        "the paper's ± of the paper's mean (± 0.005 where it prints ± 0.00)."
+        "the paper's ± of the paper's mean (± 0.005 if it prints ± 0.00)."
     )
     return joined(words, markdown_table([*header, SECONDS, "as printed"], rows))
 

@@ -1,6 +1,6 @@
 """Which test row each split predicts worst, in predicted standard deviations.
 
-A single row can carry the NLPD of a split; this names it.
+A single row can dominate the NLPD of a split; this program names it.
 
     python -m benchmarks.worst_rows --set energy --splits 1,8,12,16
 """

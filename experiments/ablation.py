@@ -90,12 +90,12 @@ class Task:
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sets", type=names(SETS), help="tables; all seven by default")
-    parser.add_argument("--splits", type=positive, help=f"the first so many; {SPLITS} by default")
+    parser.add_argument("--splits", type=positive, help=f"number of splits; {SPLITS} by default")
     parser.add_argument("--stages", type=names(STAGES), default=list(STAGES))
 
 
 def tasks(given: argparse.Namespace) -> list[Task]:
-    """Split by split, so that a broken run has something of every table."""
+    """Return the fits, split by split: an interrupted run has some of every table."""
     sets = given.sets or (QUICK_SETS if given.quick else SETS)
     splits = given.splits or (1 if given.quick else SPLITS)
     return [
@@ -125,7 +125,7 @@ def measure(task: Task) -> Record:
         method="exact", residuals=task.residuals, random_state=0, **PARAMETERS[task.stage1]()
     )
     with Timed() as took, warnings.catch_warnings():
-        # A net that is stopped is a mean like any other: what it gets wrong stage 2 will see.
+        # A net that stops early is used as it is: its errors are in the residuals of stage 2.
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(X, y)
     fit = model.fitted_.fits[0]

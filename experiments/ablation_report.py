@@ -104,8 +104,8 @@ def _about(records: list[Record]) -> str:
     return (
         "The paper has no such table. NLPD, RMSE and CRPS are of the target standardised by the "
         "training rows, QICE in percent. Every variant is compared with our default (our stack, "
-        "held-out residuals, default calibration) on the same splits; over sets, NLPD is summed up "
-        "by the median, the rest by the mean. One fit gives the scores with and without "
+        "held-out residuals, default calibration) on the same splits; over sets, NLPD is the "
+        "median, the other scores the mean. One fit gives the scores with and without "
         "calibration. kin8nm_2000 and bike_2000: 2000 random training rows. "
         f"{_splits(_scores(records))}"
     )

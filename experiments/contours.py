@@ -86,7 +86,7 @@ START = np.log(np.full(3, math.log(2.0)))
 WARM_EVALUATIONS, PAPER_REFINEMENT = 8, 10
 #: Lower bound of the noise variance that keeps our training in the valley of the figures.
 NOISE_FLOOR = 0.2
-#: A lengthscale so short that rows know nothing of each other, and next to no noise.
+#: A lengthscale so short that rows are independent of each other, and a noise close to zero.
 NO_NOISE = np.log([3e-3, 1.0, 1e-8])
 NAMES = ("lengthscale", "outputscale", "noise")
 #: Half the side of a surface, in logarithms.
@@ -103,7 +103,7 @@ COMMAND = "python -m experiments contours"
 class Task:
     """The end of a training on a subsample, or a surface around the end of all rows.
 
-    ``rows`` of the fold are in use, all of them where it is 0.
+    ``rows`` is the number of rows of the fold in use; 0 means all.
     """
 
     kind: str

@@ -1,7 +1,7 @@
 """Page and picture of Figure 4: the errors of the surest and of the least sure tenth.
 
 All figures are of the target standardised by the training rows, means over the seeds. Claims are
-judged on the paper's own tables; parts of tables stand in tables of their own.
+judged on the paper's own tables; parts of tables are shown separately.
 """
 
 from __future__ import annotations

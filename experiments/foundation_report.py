@@ -223,7 +223,7 @@ def _goals(records: Sequence[Record]) -> str:
         ]
         met: bool | None = all(judged.values())
         if met and len(judged) < len(sets):
-            met = None  # a comparison that is not there may still go wrong
+            met = None  # a missing comparison may still fail
         rows.append([goal.label, *cells, f"{sum(judged.values())} of {len(judged)}", yes_no(met)])
     return markdown_table(["goal", *sets, "sets", "met"], rows)
 

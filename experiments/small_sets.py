@@ -50,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--splits",
         type=positive,
-        help=f"the first so many; by default {N_SPLITS} of the five small tables, 1 of the others",
+        help=f"number of splits; by default {N_SPLITS} of the five small tables, 1 of the others",
     )
 
 

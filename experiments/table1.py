@@ -197,7 +197,7 @@ def _by_gpytorch(
     model = Plain(X, y, likelihood)
     model.eval()
     with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[]):
-        warnings.simplefilter("ignore")  # that it is inaccurate is what is measured
+        warnings.simplefilter("ignore")  # its inaccuracy is what is measured
         torch.manual_seed(0)  # the log determinant is estimated from random vectors
         function = model(X_new)
         observed = likelihood(function)
@@ -340,7 +340,7 @@ def _causes(causes: Sequence[Record]) -> list[Verdict]:
             + ", ".join(f"{s} {r['n_test']}" for s, r in by_set.items()),
         ),
         Verdict(
-            f"Some printed ± are impossible for {N_FOLDS} likelihoods none of which is far below 0",
+            f"Some printed ± are impossible for {N_FOLDS} likelihoods that are never far below 0",
             bool(ratios),
             f"{N_FOLDS} numbers that are not negative have ± of at most √{N_FOLDS} = "
             f"{math.sqrt(N_FOLDS):.2f} times their mean; printed: {'; '.join(ratios) or 'none'}",

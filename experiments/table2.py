@@ -66,7 +66,7 @@ class Task:
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sets", type=names(SMALL_SETS), help="tables; all eight by default")
-    parser.add_argument("--splits", type=positive, help="the first so many of the splits")
+    parser.add_argument("--splits", type=positive, help="number of splits")
     parser.add_argument("--models", type=names(LABELS), default=list(LABELS))
     parser.add_argument(
         "--from-benchmarks",

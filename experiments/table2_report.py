@@ -154,9 +154,9 @@ def _likelihood_section(cells: Cells, peers: Peers) -> str:
     header += ["our default: joint NLL/n", "NLPD", "best peer's NLPD"]
     return joined(
         "Joint NLL/n is eq. (2) on the test rows with the joint predictive covariance, noise "
-        "included; in brackets the splits that have it (records of the benchmark have none). The "
-        "NLPD is the mean of each row's own. Both are of the Gaussian with the model's moments. "
-        "The next table has every peer.",
+        "included; in brackets the splits that have it (the benchmark does not store it). The NLPD "
+        "is the mean over the rows of their own negative log densities. Both are of the "
+        "Gaussian with the model's moments. The next table has every peer.",
         markdown_table(header, rows),
     )
 
@@ -170,7 +170,7 @@ def _peer_section(peers: Peers) -> str:
     )
     return joined(
         "Ours less the peer's on the splits that both have, mean ± standard error of the "
-        "differences, in brackets the number of splits. Above 0 the peer is better; bold where by "
+        "differences, in brackets the number of splits. Above 0 the peer is better; bold if by "
         f"more than one standard error. {source} Peers: {peers.listed()}.",
         peers.table(),
     )
@@ -186,8 +186,8 @@ def _qice_section(cells: Cells) -> str:
         rows.append([*row, _qice(cells, "default", name), _qice(cells, CONSTANT, name)])
     header = ["set", "test rows", "floor", "Exact-GP, paper", "re-run", "two-stage, paper"]
     return joined(
-        "In percent. *Floor*: the expected QICE of a perfectly calibrated model on so many test "
-        "rows; what is below it is chance.",
+        "In percent. *Floor*: the expected QICE of a perfectly calibrated model on as many test "
+        "rows; a lower value is chance.",
         markdown_table([*header, "re-run", "our default", LABELS[CONSTANT]], rows),
     )
 
@@ -198,7 +198,7 @@ def _coverage_section(cells: Cells) -> str:
         for name in SMALL_SETS
     ]
     return joined(
-        "The paper prints none.",
+        "The paper prints no coverage.",
         markdown_table(["set", *LABELS.values()], rows),
     )
 
@@ -251,7 +251,7 @@ def _goals(cells: Cells, peers: Peers) -> list[Verdict]:
         Verdict(
             f"Goal: it is below that figure on {WANTED} sets or more",
             at_least(below, WANTED),
-            f"at two decimals, of which kin8nm has one digit and naval none, below on "
+            f"at two decimals, at which kin8nm has one digit and naval no digit, below on "
             f"{count(below)}; unrounded, below the re-run on {count(below_again)}",
         ),
         Verdict(

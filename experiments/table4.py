@@ -162,15 +162,15 @@ def _ratios(cells: Cells, first: str, second: str) -> str:
 _LIKELIHOOD = (
     "*Joint*: Eq. (2) on the test rows with the joint predictive covariance, noise included; the "
     "paper's figures seem to leave out its ½ log 2π = 0.92 (see the page on Table 1). *NLPD*: mean "
-    "of each row's own."
+    "over the rows of their own negative log densities."
 )
 _QICE = (
-    "In percent. *Floor*: what a perfectly calibrated model scores on so many test rows. The "
+    "In percent. *Floor*: expected QICE of a perfectly calibrated model on as many test rows. The "
     "paper's 13.21 on wine is that of a constant prediction (see the page on Table 2)."
 )
 _SECONDS = (
-    "CPU seconds of one thread, or seconds by the clock where a GPU (one, shared with other fits) "
-    "did the work. The paper prints no times. *Steps on all rows* counts evaluations of likelihood "
+    "CPU seconds of one thread, or wall-clock seconds if a GPU (one, shared with other fits) did "
+    "the work. The paper prints no times. *Steps on all rows* counts evaluations of likelihood "
     "and gradient."
 )
 

@@ -107,7 +107,7 @@ def guarantee(reducible: Array, v: Array, tau: float) -> Array:
 def measure_ratio(case: str, n: int, noise: float, seed: int) -> Record:
     """Return probabilities of a ratio above the thresholds, with true noise and with residuals.
 
-    Where the kernel is not the function's own, that one on the same data stands beside it.
+    If the kernel is not the function's own, the record also has the own kernel on the same data.
     """
     fit = FITS[case]
     setting = Setting(fit, n, noise, noise, seed)

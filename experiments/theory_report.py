@@ -52,7 +52,7 @@ class Section:
     tables: Callable[[Sequence[Record]], list[str]]
 
 
-#: What the picture says, for those who do not see it.
+#: Alternative text of the picture.
 _ALTERNATIVE = (
     "Three panels. Left: the 0.9 quantile of the deviations of loss and slopes from their "
     "expectations, against n, with lines of n^(−1/2) and n^(−3/4). Middle: the printed and the "

@@ -21,7 +21,7 @@ __all__ = [
     "verdicts",
 ]
 
-#: By set: True, False, or None where there is nothing to judge by.
+#: By set: True, False, or None if there is no figure to judge by.
 Judged = Mapping[str, bool | None]
 
 

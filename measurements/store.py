@@ -1,7 +1,7 @@
-"""Results on disk that survive a broken run.
+"""Results on disk that survive an interrupted run.
 
 A benchmark takes hours, so each result is kept as soon as it is known: one JSON object per line,
-appended under a lock and forced to disk. A run that starts again asks the store what is there.
+appended under a lock and forced to disk. A run that starts again measures only what is missing.
 Only the last line can be incomplete, when a run was killed while writing it; it has no newline,
 is ignored by readers and cut off by the next writer. Tables are replaced as a whole instead.
 """

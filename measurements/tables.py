@@ -1,6 +1,6 @@
 """Numbers as people read them, and Markdown tables of them.
 
-A mean over splits stands with its spread. ``sd`` (divisor n - 1) says how much one split differs
+A mean over splits is shown with its spread. ``sd`` (divisor n - 1) says how much one split differs
 from another, which is what papers on these tables print; ``se`` = sd / sqrt(n) says how well the
 mean itself is known, which is what a comparison with a goal needs.
 """
