@@ -295,7 +295,7 @@ MEASURES: dict[str, Callable[[int, str, torch.device, float], Record]] = {
 
 
 class Peak:
-    """Most bytes that were held: of a GPU, what torch allocated; else resident, beyond the start.
+    """The largest memory in bytes: allocated by torch on a GPU, or resident beyond the start.
 
     A thread looks at the resident memory every 50 ms.
     """
@@ -375,7 +375,7 @@ def _example() -> tuple[NamedKernel, Array]:
 
 
 def _of_kind(kind: str, table: Callable[[list[Record]], str]) -> Callable[[list[Record]], str]:
-    """Return a section that shows the records of one kind, empty without any."""
+    """Return a section on the records of one kind; empty without records."""
 
     def section(records: list[Record]) -> str:
         some = [r for r in scored(records) if r["kind"] == kind]

@@ -55,7 +55,7 @@ class Metric:
     show : callable
         The text of a cell.
     near : bool
-        Whether ours are marked that are close to the first.
+        Whether to mark our models that are close to the first.
     """
 
     field: str
@@ -74,7 +74,7 @@ class Cell:
 
     @cached_property
     def scored(self) -> dict[int, Record]:
-        """Records with scores by fold."""
+        """The records that have scores, by fold."""
         return {r["fold"]: r for r in self.records if not r.get("error")}
 
     @property

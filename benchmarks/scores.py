@@ -1,9 +1,9 @@
 """Every score of a fitted regressor on test rows, as one flat record.
 
-What is scored is what a user is given: intervals, quantiles and distribution function are asked of
-the model, not rebuilt from its mean and standard deviation, so that a model whose distribution is
-not Gaussian is judged by its own. NLPD alone is that of the Gaussian with the model's mean and
-standard deviation, so that nothing is won by narrow spikes; ``nlpd_own`` is that of its density.
+The scores use the model's own intervals, quantiles and distribution function, not a Gaussian with
+its mean and standard deviation, so that a model whose distribution is not Gaussian is judged by its
+own. Only the NLPD is that of the Gaussian with the model's mean and standard deviation, so that
+narrow spikes of a density gain nothing; ``nlpd_own`` is that of the model's density.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A variant is the default estimator with other constructor parameters or other settings. Its
 records are compared with those of the variant named ``default`` in the same place, that is, on the
-same rows: never mean with mean, where one of the two may have seen an easier table.
+same rows. Means over different tables are never compared, as tables differ in difficulty.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ class Table:
     rows : Rows
         Training rows, standardised and merged, from which subsamples are taken.
     noise : Tensor of shape (len(rows),) or None
-        The true noise of each, in the same units, where it is known.
+        The true noise of each row, in the same units, if it is known.
     subsamples : mapping of "random" and "fps" to integer arrays of shape (repeats, size)
     train, test : pairs of Tensors (X, t)
         What a kernel is judged by: rows to train on, repeats not merged, and rows to test.

@@ -60,7 +60,7 @@ def places(given: argparse.Namespace, quick: Mapping[str, int]) -> list[tuple[st
     Parameters
     ----------
     quick : mapping
-        Splits of each table that ``--quick`` takes where nothing else is asked for.
+        Splits of each table that ``--quick`` takes by default.
     """
     usual = (
         quick if given.quick else {name: 1 if name in LARGE else N_SPLITS for name in SMALL_SETS}

@@ -2,7 +2,7 @@
 
 Five models on the twenty standard splits: the paper's Exact-GP and its two-stage model with the
 settings as printed (docs/paper_settings.md), Exact-GP trained to the end, our default, and the
-constant N(ȳ, s²), which knows nothing of the inputs. Of kin8nm, power and naval three splits are
+constant N(ȳ, s²), which does not use the inputs. Of kin8nm, power and naval three splits are
 taken, as in :mod:`benchmarks.uci_small`; the constant, which costs nothing, has all twenty.
 
 **The NLL column.** Eq. (2) is the joint negative log likelihood of n rows divided by n. Read here:

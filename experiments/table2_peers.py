@@ -1,10 +1,10 @@
-"""Whom Table 2's likelihoods are held against: our other models, and other libraries.
+"""The peers of Table 2's likelihoods: our other models, and other libraries.
 
 Every fitted model but the default is a peer, and so is every library that
 :mod:`benchmarks.uci_small_peers` has run on the same splits. A library may have fewer splits than
-we have, so that everything is paired: ours less the peer's NLPD, split by split, on the splits that
-both have. The best peer of a table is the one with the largest mean of these differences; ours
-leads where that mean is at most one standard error of the differences above 0.
+we have, so all comparisons are paired: ours less the peer's NLPD, split by split, on the splits
+that both have. The best peer of a table is the one with the largest mean of these differences; ours
+leads if that mean is at most one standard error of the differences above 0.
 """
 
 from __future__ import annotations

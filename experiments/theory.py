@@ -1,7 +1,7 @@
 r"""The paper's theory in numbers: every theorem, lemma and bound, as printed and put right.
 
 Everything is small, and exact where that is possible: expectations and probabilities come from
-formulas, derivatives are checked by differences, and what is simulated stands with its error. A
+formulas, derivatives are checked by differences, and simulations are shown with their errors. A
 verdict is computed from the figures (:mod:`experiments.theory_verdicts`), never written by hand.
 
 1. Theorem 1, a mean that is taken for zero: :mod:`experiments.theory_mean`.

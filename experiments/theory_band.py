@@ -8,7 +8,7 @@ f is a function of the RKHS with the known norm B, so that nothing has to be est
 * ``level``, all but a constant (a lengthscale far longer than the interval) and small, with few
   rows and noise above one, where the printed :math:`1/\sigma_\xi` makes the band too narrow.
 
-A draw of the noise counts as covered where the band holds at every one of many x at once; and, for
+A draw of the noise counts as covered if the band holds at every one of many x at once; and, for
 the theorem's "for all n", at the first 1, 2, 4, ... rows too.
 """
 

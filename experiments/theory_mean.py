@@ -128,7 +128,7 @@ def quadratic_form(X: Array, m: Array, K_true: Array, seed: int) -> Record:
 def _least_printed_fit(X: Array, m: Array, K_true: Array) -> float:
     r"""Return the least :math:`\mathrm{Tr}(K^{-1}(K^* - m m^\top)) / n` by lengthscale and noise.
 
-    Where it is negative, shrinking K as a whole sends the printed MEL to minus infinity.
+    If it is negative, the printed MEL goes to minus infinity as K is scaled down.
     """
     S = K_true - np.outer(m, m)
     fits = []

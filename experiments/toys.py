@@ -1,11 +1,12 @@
 """Figures 2 and 6: two functions of one variable, thirty points each, over many seeds.
 
 The paper draws one sample and counts how many of its thirty points, training and test rows alike,
-lie inside the 95 % interval. Here the same is counted over many draws, and beside it what the
-interval is for: new points. The mean is judged by its distance to the true function.
+lie inside the 95 % interval. Here the same is counted over many draws, and also the coverage of new
+points, which is the purpose of an interval. The mean is judged by its distance to the true
+function.
 
 Two intervals can be meant by "95 % confidence interval": that of an observation, noise included,
-and that of the function alone, which no observation has to respect. Both are counted on the thirty
+and that of the function alone, which need not contain observations. Both are counted on the thirty
 points, since the second one explains the paper's 50 %.
 
     python -m experiments toys

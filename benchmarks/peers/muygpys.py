@@ -2,7 +2,7 @@
 
 The workflow of its regression tutorials: exact neighbours, a batch of training rows, a
 leave-one-out loss, ``Bayes_optimize`` with its default number of evaluations, then the analytic
-scale. The tutorials know the lengthscale and the noise and learn the smoothness; with real data
+scale. The tutorials fix the lengthscale and the noise and learn the smoothness; with real data
 neither is known, so both are learned and the smoothness is fixed at 3/2, which has a closed form.
 Of the losses that the tutorials use it is the squared error: the likelihood leaves the noise out of
 the variance, so it misjudges how much there is and predicts training rows left out far worse.

@@ -1,7 +1,7 @@
 """The estimators of this package, run and scored exactly as the peers are.
 
 One table from name to constructor. The constructors run when a model is fitted, so that a method
-that an installed version does not have fails as a record, not as an import.
+missing in the installed version gives a failed record, not a failed import.
 """
 
 from __future__ import annotations
