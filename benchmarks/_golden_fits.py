@@ -87,7 +87,7 @@ def _forest() -> RandomForestRegressor:
 
 
 def _thirds(table: Table) -> Any:
-    """Three groups, so that a regressor is cross-fitted in no more than three folds."""
+    """Return three group labels, so that a regressor is cross-fitted in at most three folds."""
     return np.arange(len(table.X)) % 3
 
 
@@ -134,7 +134,7 @@ def _save_and_load(model: Any, table: Table) -> Outcome:
 
 
 def _exports(model: Any, table: Table) -> Outcome:
-    """Predictions of the models that ``to_gpytorch`` and ``to_botorch`` return."""
+    """Return predictions of the models that ``to_gpytorch`` and ``to_botorch`` return."""
     model.fit(table.X, table.y)
     X = torch.as_tensor(table.X_new)
     gp = model.to_gpytorch()

@@ -44,7 +44,7 @@ class Outcome:
     text: dict[str, str] = field(default_factory=dict)
 
     def scale(self, name: str) -> float:
-        """What a difference of this output is divided by."""
+        """Return the unit in which differences of this output are measured."""
         return self.unit ** _POWERS.get(name.rpartition("/")[2], 0)
 
     def record(self, name: str, make: Callable[[], Any]) -> None:
@@ -56,7 +56,7 @@ class Outcome:
 
 
 def joined(**parts: Outcome) -> Outcome:
-    """One outcome of several, whose names come before those of their outputs."""
+    """Join several outcomes; the name of each becomes a prefix of the names of its outputs."""
     made = Outcome(next(iter(parts.values())).unit)
     for part, outcome in parts.items():
         made.numbers |= {f"{part}/{name}": value for name, value in outcome.numbers.items()}
@@ -65,7 +65,7 @@ def joined(**parts: Outcome) -> Outcome:
 
 
 def regression(model: Any, table: Table) -> Outcome:
-    """Every prediction of a fitted regressor."""
+    """Return every prediction of a fitted regressor."""
     made, X, y = Outcome(table.unit), table.X_new, table.y_new
     outputs: Mapping[str, Callable[[], Any]] = {
         "mean": lambda: model.predict(X),
@@ -94,7 +94,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _add_report(made: Outcome, report: Any, prefix: str) -> None:
-    """What was chosen and with which weight; nothing that depends on the clock."""
+    """Add what was chosen and with which weight; leave out everything that depends on the clock."""
     tried = [*report.candidates, *report.variance_candidates]
     texts = {
         "mean_label": report.mean,
@@ -115,7 +115,7 @@ def _add_report(made: Outcome, report: Any, prefix: str) -> None:
 
 
 def classification(model: Any, table: Table) -> Outcome:
-    """Every prediction of a fitted classifier."""
+    """Return every prediction of a fitted classifier."""
     X, report = table.X_new, model.fit_report_
     latent_mean, latent_std = model.predict_latent(X)
     numbers = {

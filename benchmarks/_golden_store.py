@@ -1,7 +1,7 @@
 """Outcomes of golden fits on disk, and the comparison of a new outcome with a stored one.
 
 One npz file per configuration, and ``facts.json`` with the state of the code and the machine. Files
-are replaced as a whole: a run that is broken off leaves each of them old or new.
+are replaced as a whole: an interrupted run leaves each of them old or new.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROUNDING = 1e-10
 
 
 def facts() -> dict[str, str]:
-    """The state of the code and the machine, on which the last bits depend."""
+    """Return the state of the code and the machine, on which the last bits depend."""
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
     return {
@@ -56,7 +56,7 @@ class Store:
     folder: Path
 
     def names(self) -> list[str]:
-        """Configurations that are stored."""
+        """Return the names of the stored configurations."""
         return sorted(path.stem for path in self.folder.glob("*.npz"))
 
     def write(self, name: str, outcome: Outcome) -> None:
@@ -69,7 +69,7 @@ class Store:
         _replace(self.folder / f"{name}.npz", buffer.getvalue())
 
     def read(self, name: str) -> Outcome:
-        """The stored outcome of a configuration."""
+        """Return the stored outcome of a configuration."""
         made = Outcome()
         with np.load(self.folder / f"{name}.npz", allow_pickle=False) as file:
             made.unit = float(file["unit"])
@@ -87,7 +87,7 @@ class Store:
             (self.folder / f"{name}.npz").unlink()
 
     def facts(self) -> dict[str, dict[str, str]]:
-        """The facts of every stored configuration, by name."""
+        """Return the facts of every stored configuration, by name."""
         path = self.folder / "facts.json"
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
@@ -155,7 +155,7 @@ def _same_bits(a: NDArray[Any], b: NDArray[Any]) -> bool:
 
 
 def _difference(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Largest absolute difference; infinite if shapes, kinds or non-finite entries differ."""
+    """Return the largest difference; infinite if shapes, kinds or non-finite entries differ."""
     if a.shape != b.shape or a.dtype.kind != b.dtype.kind:
         return np.inf
     a, b = a.astype(np.float64), b.astype(np.float64)

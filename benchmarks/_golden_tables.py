@@ -56,19 +56,19 @@ def _surface(X: Array) -> Array:
 
 
 def _noise(X: Array, rng: np.random.Generator) -> Array:
-    """Noise whose standard deviation grows with the second column."""
+    """Return noise whose standard deviation grows with the second column."""
     return (0.15 + 0.1 * (X[:, 1] + 2.0)) * rng.normal(size=len(X))
 
 
 def numbers(n: int, seed: int = 0) -> Table:
-    """Three numeric columns, the last of which says nothing about the target."""
+    """Return three numeric columns, the last of which is independent of the target."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(-2.0, 2.0, size=(n + NEW_ROWS, 3))
     return _split(X, 5.0 + 3.0 * (_surface(X) + _noise(X, rng)), n)
 
 
 def two_targets(n: int) -> Table:
-    """The same inputs with two different targets."""
+    """Return a table with two targets."""
     table = numbers(n)
     others = [np.column_stack([y, X[:, 0] * y]) for X, y in _both(table)]
     return replace(table, y=others[0], y_new=others[1])
@@ -79,7 +79,7 @@ def _both(table: Table) -> list[tuple[Any, Any]]:
 
 
 def repeated(n: int) -> Table:
-    """A quarter of the rows have the inputs of another row, with a target of their own."""
+    """Return a table in which a quarter of the rows repeat another row's inputs, not its target."""
     table = numbers(n)
     X = table.X.copy()
     X[n // 2 : n // 2 + n // 4] = X[: n // 4]
@@ -87,19 +87,19 @@ def repeated(n: int) -> Table:
 
 
 def pasted(n: int) -> Table:
-    """Every row twice, inputs and target."""
+    """Return a table that contains every row twice, inputs and target."""
     table = numbers(n)
     return replace(table, X=np.tile(table.X, (2, 1)), y=np.tile(table.y, 2))
 
 
 def constant_target(n: int) -> Table:
-    """A target that is the same number in every row."""
+    """Return a table whose target is the same number in every row."""
     table = numbers(n)
     return replace(table, y=np.full(n, 3.5), y_new=np.full(NEW_ROWS, 3.5))
 
 
 def frame(n: int) -> Table:
-    """A data frame with numbers, categories, text, booleans, dates and gaps."""
+    """Return a data frame with numbers, categories, text, booleans, dates and gaps."""
     table = numbers(n)
     rng = np.random.default_rng(7)
     m = n + NEW_ROWS
@@ -117,7 +117,7 @@ def frame(n: int) -> Table:
 
 
 def classes(n: int, k: int) -> Table:
-    """Numeric inputs with the labels of k classes."""
+    """Return numeric inputs with the labels of k classes."""
     table = numbers(n)
     names = np.array(["ash", "birch", "cedar"][:k])
     limits = np.quantile(table.y, np.arange(1, k) / k)
@@ -129,16 +129,16 @@ def classes(n: int, k: int) -> Table:
 
 
 def weights_of(table: Table) -> Array:
-    """Counts from 0 to 3, one per training row."""
+    """Return counts from 0 to 3, one per training row."""
     return np.random.default_rng(1).integers(0, 4, size=len(table.X)).astype(np.float64)
 
 
 def groups_of(table: Table) -> NDArray[np.int64]:
-    """Labels of groups of four rows or more, one label per training row."""
+    """Return labels of groups of four rows or more, one label per training row."""
     n = len(table.X)
     return np.random.default_rng(2).integers(0, n // 4, size=n)
 
 
 def noise_of(table: Table) -> Array:
-    """Known noise variances, one per training row."""
+    """Return known noise variances, one per training row."""
     return np.random.default_rng(3).uniform(0.0, 0.5, size=len(table.X))

@@ -1,8 +1,8 @@
 r"""The evidence behind the constants of the calibration: one of them changed at a time.
 
 The default estimator is fitted once to a place, and its held-out rows are calibrated again by every
-variant, so that variants differ in nothing but their calibration. A place is drawn from *training*
-rows of a table alone; none of its standard test rows takes part:
+variant, so that variants differ only in their calibration. A place is drawn from *training*
+rows of a table alone; its standard test rows are never used:
 
 - yacht, boston, energy, concrete and wine: the training part of a standard split, a fifth of it
   held out;

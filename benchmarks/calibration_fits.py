@@ -45,7 +45,7 @@ KINDS = ("none", "scale", "local")
 ATOM_SHARE = 0.05
 #: Rows whose quantiles are held at a time: a thousand numbers per row.
 CHUNK = 4000
-#: Calls of which the fastest counts.
+#: Number of calls; the fastest one counts.
 CALLS = 3
 #: Rows of the fit, and points of the prediction, that come before the clock runs.
 WARM_ROWS, WARM_POINTS = 200, 64

@@ -27,7 +27,7 @@ __all__ = ["Folds", "Goal", "goals", "report"]
 # --- goals: on the QICE of the local calibration
 #: A QICE is near its floor up to this factor, or up to so many points above it.
 NEAR_FACTOR, NEAR_POINTS = 1.25, 0.4
-#: Share of the sets on which it should be near, and points above the floor that none may exceed.
+#: Share of the sets on which it should be near, and the most points above the floor on any set.
 NEAR_SHARE, MOST_POINTS = 0.8, 1.5
 # --- on coverage
 #: Points that a coverage may be off, on sets with so many test rows per fold.
@@ -164,9 +164,9 @@ def _against_trees(sets: list[Folds], peers: Grid) -> str:
 _TABLE_TEXT = (
     "Mean over the folds, target standardised; *none*, *scale* and *local* are calibrations of the "
     "same fits. NLPD is of the Gaussian with the predicted mean and standard deviation, CRPS of "
-    "the model's own quantiles, QICE (percent) of its distribution function; floor: what a "
-    "perfectly calibrated model scores. The difference stands with the standard error of the "
-    "paired folds. Coverage: of the intervals of *local*, percent."
+    "the model's own quantiles, QICE (percent) of its distribution function; floor: the "
+    "expected QICE of a perfectly calibrated model. The difference is shown with the standard "
+    "error of the paired folds. Coverage: of the intervals of *local*, percent."
 )
 _ATOMS_TEXT = (
     "More than 5 % of the rows share a value: QICE and coverage are those of a randomised PIT "
@@ -202,8 +202,8 @@ def _signed(mean: float, error: float) -> str:
 # --- goals ---------------------------------------------------------------------------------------
 
 _GOALS_TEXT = (
-    "Of *local*, over the tables that were run; in brackets the table that is worst. QICE and "
-    "coverage: only targets without atoms."
+    "For the calibration *local*, over the tables that were run; in brackets the worst table. QICE "
+    "and coverage: only targets without atoms."
 )
 
 
@@ -274,7 +274,7 @@ def _nlpd_goal(sets: list[Folds]) -> Goal:
     title, wanted = "small tables: NLPD less that of scale", "≤ 1 SE on each"
     if not sets:
         return Goal(title, MISSING, wanted, None)
-    # Of a single fold there is no standard error, and no allowance.
+    # A single fold has no standard error, so there is no allowance.
     excess = {s.name: s.change[0] - (0.0 if math.isnan(s.change[1]) else s.change[1]) for s in sets}
     worst = max(sets, key=lambda s: excess[s.name])
     held = sum(value <= 0.0 for value in excess.values())
@@ -326,7 +326,7 @@ def _goal_table(found: Iterable[Goal]) -> str:
 # --- against boosted trees -----------------------------------------------------------------------
 
 _PEERS_TEXT = (
-    "On the folds that all of a row have; of CatBoost's two losses the one with the better score. "
+    "On the folds that all models of a row have; CatBoost with the better of its two losses. "
     "CRPS: ours of our own quantiles, the others' of the Gaussian with their mean and standard "
     "deviation. The lowest is bold."
 )
@@ -410,8 +410,8 @@ def _widths(sets: Iterable[Folds]) -> str:
 
 _COST_TEXT = (
     "Mean weights a of the models of the local scale, and how often each shape was chosen (median "
-    "degrees of freedom of its tails); CPU seconds per fit, those of the calibration over all "
-    "others; CPU seconds of 1000 predictions with mean and standard deviation."
+    "degrees of freedom of its tails); CPU seconds per fit, and of the calibration relative "
+    "to the rest of the fit; CPU seconds of 1000 predictions with mean and standard deviation."
 )
 
 

@@ -2,8 +2,8 @@ r"""Memory and speed of ``twostagegp predict`` on files of any length.
 
 A model of 500 rows (three numbers and a category; one kernel, exact) is fitted by the command line
 itself; then it predicts files of several lengths, CSV in, Parquet or CSV out. Every run is a
-process of its own, whose largest resident memory the operating system counts. The question is
-whether memory stays the same when the file grows.
+process of its own, whose largest resident memory the operating system counts. The
+benchmark shows whether memory stays the same when the file grows.
 
     python -m benchmarks.cli_stream --rows 200000,5000000
     python -m benchmarks.cli_stream --rows 200000 --output csv --redo

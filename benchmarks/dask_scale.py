@@ -3,8 +3,8 @@ r"""A Parquet folder whose shards need more than a worker's memory, on a small D
 Rows are those of ``benchmarks.neighbors_scale``, written part by part into a temporary folder. A
 ``LocalCluster`` of two processes with one thread and 2 GiB each fits the default
 :class:`~twostagegp.TwoStageGPRegressor`; then points are read from Parquet, and their means
-and standard deviations written to Parquet. A second, smaller folder shows that at the
-same hyperparameters the predictions are those of a model with all rows in one place.
+and standard deviations written to Parquet. A second, smaller folder shows that with the same
+hyperparameters the predictions equal those of a model with all rows in one place.
 
     python -m benchmarks.dask_scale
     python -m benchmarks.dask_scale --rows 1000000 --redo
@@ -139,7 +139,7 @@ def measure(cell: Cell) -> Record:
 
 
 def _large(folder: Path) -> Record:
-    """Fit, then predictions from Parquet to Parquet."""
+    """Fit, then predict from Parquet to Parquet."""
     import dask.dataframe as dd
 
     table = dd.read_parquet(folder / "rows")
@@ -168,7 +168,7 @@ def _large(folder: Path) -> Record:
 
 
 def _equal(folder: Path) -> Record:
-    """Largest difference from the same parts with all rows in one place."""
+    """Return the largest difference from the same model with all rows in one place."""
     import dask.dataframe as dd
 
     table = dd.read_parquet(folder / "equal")
@@ -207,7 +207,7 @@ def in_memory(model: Any, X: Any, y: Array) -> Any:
 
 
 class _Conditioned:
-    """Posteriors on the same rows share their trees."""
+    """Let posteriors on the same rows share their trees."""
 
     def __init__(self, rows: Rows) -> None:
         self.engine = NeighborEngine(rows)
@@ -222,7 +222,7 @@ class _Conditioned:
 
 
 def _peak_gib() -> float:
-    """Largest memory of this process so far."""
+    """Return the largest memory of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 

@@ -139,7 +139,7 @@ def _worker_seconds(client: Any) -> float:
 
 
 def largest_difference(one: KernelSearch, other: KernelSearch) -> float:
-    """Largest absolute difference of a score or parameter of any repetition of any kernel."""
+    """Return the largest difference of any score or parameter, over repetitions and kernels."""
     if not np.array_equal(one.index, other.index):
         return float("inf")
     largest = 0.0
@@ -148,15 +148,15 @@ def largest_difference(one: KernelSearch, other: KernelSearch) -> float:
         assert b.repeated is not None
         for name in ("nll", "loo", "heldout", "ratio", "parameters"):
             ours, theirs = getattr(a.repeated, name), getattr(b.repeated, name)
-            with np.errstate(invalid="ignore"):  # infinity less infinity, which are the same
+            with np.errstate(invalid="ignore"):  # infinity minus infinity: the two are equal
                 gap = np.where(_same(ours, theirs), 0.0, np.abs(ours - theirs))
-            # What is not a number on one side only is as far away as can be.
+            # A NaN on one side only counts as an infinite difference.
             largest = max(largest, float(np.where(np.isnan(gap), np.inf, gap).max(initial=0.0)))
     return largest
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Where two arrays are equal; NaN is equal to NaN, and infinity to itself."""
+    """Return where two arrays are equal; NaN is equal to NaN, and infinity to itself."""
     return (a == b) | (np.isnan(a) & np.isnan(b))
 
 

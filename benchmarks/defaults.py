@@ -54,7 +54,7 @@ VARIANTS: Mapping[str, Variant] = {
     "calibration at 68 %": Variant("calibration", settings={"scale_level": 0.68}),
     "calibration at 90 %": Variant("calibration", settings={"scale_level": 0.90}),
 }
-#: Stored variants that cannot be fitted any more, by their groups: the spread of the prior is a
+#: Stored variants that can no longer be fitted, by their groups: the spread of the prior is now a
 #: constant of the kernels, not a setting.
 PAST: Mapping[str, str] = {"prior spread 1": "prior", "prior spread 1.7": "prior"}
 
@@ -127,7 +127,7 @@ def left_out(table: dict[str, dict[str, float]], members: Sequence[str]) -> list
 
 
 def _section(score: str, records: list[Record]) -> str:
-    """Changes of every variant, then the choice of each group with one table left out."""
+    """Return the changes of every variant, then each group's choice with one table left out."""
     shown = {name: variant.group for name, variant in VARIANTS.items()} | PAST
     groups: dict[str, list[str]] = {}
     for variant, group in shown.items():
@@ -143,7 +143,7 @@ def _section(score: str, records: list[Record]) -> str:
     ]
     return joined(
         markdown_table(["variant", *sets, "mean"], rows),
-        f"### Left one table out, chosen by {score.upper()}",
+        f"### One table left out, chosen by {score.upper()}",
         markdown_table(["choice", "left out", "chosen on the others", "change"], choice),
     )
 

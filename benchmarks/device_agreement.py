@@ -102,7 +102,7 @@ def _rows(rng: np.random.Generator, n: int, d: int) -> Rows:
 def _answers(
     engine: str, kernel: NamedKernel, parameters: Array, rows: Rows, queries: torch.Tensor
 ) -> Iterator[Array]:
-    """The quantities of one engine, in order."""
+    """Yield the quantities of one engine, in order."""
     of: Any = NeighborEngine(rows, NEIGHBORS)
     if engine != "neighbors":
         in_blocks = ExactSettings(blocked_rows=20)

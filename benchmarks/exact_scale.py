@@ -295,7 +295,7 @@ MEASURES: dict[str, Callable[[int, str, torch.device, float], Record]] = {
 
 
 class Peak:
-    """Most bytes that were held: of a GPU, what torch allocated; else resident, beyond the start.
+    """The largest memory in bytes: allocated by torch on a GPU, or resident beyond the start.
 
     A thread looks at the resident memory every 50 ms.
     """
@@ -357,7 +357,7 @@ def _split(n: int) -> tuple[Array, Array, Array, Array]:
 
 
 def _rows(n: int, device: torch.device) -> Rows:
-    """Standardised rows, without their repeats' being merged."""
+    """Return standardised rows; repeated rows are not merged."""
     X, y, _, _ = _split(n)
     X = (X - X.mean(0)) / X.std(0)
     t = torch.as_tensor((y - y.mean()) / y.std(), device=device)
@@ -366,7 +366,7 @@ def _rows(n: int, device: torch.device) -> Rows:
 
 
 def _example() -> tuple[NamedKernel, Array]:
-    """An ARD kernel at typical hyperparameters, noise a tenth of the variance."""
+    """Return an ARD kernel and typical hyperparameters; the noise is a tenth of the variance."""
     kernel = NamedKernel("matern32", 8, ard=True)
     return kernel, np.append(kernel.start(), math.log(0.1))
 
@@ -375,7 +375,7 @@ def _example() -> tuple[NamedKernel, Array]:
 
 
 def _of_kind(kind: str, table: Callable[[list[Record]], str]) -> Callable[[list[Record]], str]:
-    """Return a section that shows the records of one kind, empty without any."""
+    """Return a section on the records of one kind; empty without records."""
 
     def section(records: list[Record]) -> str:
         some = [r for r in scored(records) if r["kind"] == kind]
@@ -407,7 +407,7 @@ def _fit_table(records: list[Record]) -> str:
 
 
 def _growth(records: list[Record]) -> str:
-    """Exponents between neighbouring sizes."""
+    """Return the exponents of growth between neighbouring sizes."""
     lines = []
     for place in sorted({r["place"] for r in records}):
         ours = sorted(

@@ -2,7 +2,7 @@
 
 ``cholesky``: dense factorisations in float64. ``cg``: as installed, conjugate gradients with its
 preconditioner above 800 rows, in float32 as in its tutorials, predictive variances by LOVE. Both
-with one lengthscale a column, zero mean on standardised data, and 50 steps of Adam at 0.1.
+with one lengthscale per column, zero mean on standardised data, and 50 steps of Adam at 0.1.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class GPyTorchOnDevice:
         return self
 
     def predict(self, X: Array) -> tuple[Array, Array]:
-        """Mean and standard deviation of an observation."""
+        """Return the mean and standard deviation of an observation."""
         model = self._model.eval()
         means, stds = [], []
         with torch.no_grad(), self._settings():

@@ -1,13 +1,13 @@
 """What an exact fit costs, against GPyTorch and against its own budgets, in one run.
 
 a. The default model against a plain GPyTorch exact GP, on concrete and on 2000 rows of kin8nm. The
-   peer trains one kernel once; ours searches, stacks, holds out and calibrates, and is to cost no
-   more. GPyTorch as installed, with its approximate solver, stands beside it.
+   peer trains one kernel once; ours searches, stacks, holds out and calibrates, and should cost no
+   more. GPyTorch as installed, with its approximate solver, is shown beside it.
 b. On power, where one factorisation takes seconds: how many of them a fit needs, beside the time of
    a bare Cholesky of the same size, the floor of any exact method.
 c. Thirty rows: how long a user waits for a fit to a very small table.
 
-All of it holds for the number of threads given (one by default). Needs ``TWOSTAGEGP_DATA``.
+All figures are for the number of threads given (one by default). Needs ``TWOSTAGEGP_DATA``.
 
     python -m benchmarks.exact_speed --no-power --redo
 """
@@ -179,8 +179,8 @@ def _peer_section(records: list[Record]) -> str:
         return ""
     repeats = ", ".join(str(n) for n in sorted({r["repeats"] for r in found}))
     words = (
-        f"Seconds per fit, median of {repeats}; goal: our CPU seconds over those of the peer that "
-        f"factorises too at most {RATIO_GOAL:g}. NLPD on the standardised target."
+        f"Seconds per fit, median of {repeats}; goal: our CPU seconds are at most "
+        f"{RATIO_GOAL:g} times those of GPyTorch with Cholesky. NLPD on the standardised target."
     )
     return joined(words, _peer_table(found))
 
@@ -251,7 +251,7 @@ def _bare_cholesky(n: int) -> float:
 
 
 def _split(name: str, rows: int | None = None) -> Split:
-    """Standard split 0; with ``rows``, so many of its training rows, drawn by a fixed seed."""
+    """Return standard split 0; with ``rows``, that many of its training rows, at random."""
     data = datasets.load(name)
     train, test = data.split(0)
     if rows is not None:

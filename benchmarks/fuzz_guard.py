@@ -6,9 +6,9 @@ time, more than 256 MiB of resident memory beyond what there was before the case
 memory than the process may take, a file opened for writing, a program started, code run that is not
 of an installed module.
 
-Where such a claim ends in our :class:`~twostagegp.errors.MemoryBudgetError`, the user is told the
-right thing, but nobody has foreseen it: the allocator has said no. That is no failure, as some
-sizes stand nowhere in a file, and it is counted on its own, as "refused late".
+If such a claim ends in our :class:`~twostagegp.errors.MemoryBudgetError`, the message is right, but
+it comes only after an allocation has failed. That is no failure, as some sizes cannot be read from
+a file beforehand; it is counted separately, as "refused late".
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ __all__ = ["CPU_SECONDS", "FAILURES", "GROWTH_MIB", "LATE", "Guard", "limit_addr
 CPU_SECONDS = 2.0
 #: Resident memory that a case may take, at its peak, beyond what there was before it.
 GROWTH_MIB = 256
-#: After so many seconds a case is broken off, or the process ends if that does not help.
+#: After so many seconds a case is interrupted; if that does not help, the process ends.
 BREAK_SECONDS, END_SECONDS = 20, 90
-#: Name of the outcome that is an error of ours, but one that the allocator has raised first.
+#: Name of the outcome of an error of ours that was raised only after a failed allocation.
 LATE = "refused late"
 #: Names of outcomes that are failures; exceptions have their type behind a colon.
 FAILURES = ("exception", "slow", "memory", "side effect", "not finite", "crash")
@@ -57,7 +57,7 @@ _ROOTS = tuple(
 
 
 class _TooLong(BaseException):
-    """Not an Exception: nothing that reads files may swallow it."""
+    """Not an Exception, so that no reader of files can catch it."""
 
 
 class Guard:
@@ -75,7 +75,7 @@ class Guard:
     growth_mib : float
         Resident memory that a case may take, at its peak, beyond what there was before it.
     break_seconds : float
-        After so many seconds a case is broken off.
+        After so many seconds a case is interrupted.
     """
 
     def __init__(self, programs: Collection[str] = ()) -> None:
@@ -88,7 +88,7 @@ class Guard:
         sys.addaudithook(self._audit)
 
     def close(self) -> None:
-        """No longer end the process when a case hangs."""
+        """Stop ending the process when a case hangs."""
         faulthandler.cancel_dump_traceback_later()
         self._armed = -math.inf
 
@@ -111,7 +111,7 @@ class Guard:
             self.seen.append(f"{event} {str(arguments)[:80]}")
 
     def run(self, case: Callable[[], str]) -> tuple[str, str]:
-        """The outcome of a case, and what is to be told of it where it is a failure.
+        """Run a case; return the name of its outcome and, for a failure, a message.
 
         ``case`` returns the name of its outcome, or raises.
         """
@@ -166,10 +166,10 @@ def _known(name: str) -> bool:
 
 
 def _reset_peak_mib() -> float:
-    """Begin a new peak of the resident memory, and what it begins with.
+    """Reset the peak of the resident memory and return the memory at this moment.
 
-    Where the system cannot forget the old peak, that is what it begins with: of several cases only
-    one that takes more than all before it is then found.
+    If the system cannot reset the peak, the old peak is returned: then only a case that takes more
+    memory than all cases before it is found.
     """
     try:
         with open("/proc/self/clear_refs", "w") as file:
@@ -196,7 +196,7 @@ def _status_mib(name: str) -> float:
 
 
 def _took_memory(error: BaseException | None) -> bool:
-    """Whether memory was asked for that there was not, rather than foreseen."""
+    """Return whether the error comes from a failed allocation, not from a check made before it."""
     while error is not None:
         if isinstance(error, MemoryError) and not isinstance(error, TwoStageGPError):
             return True

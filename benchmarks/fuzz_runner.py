@@ -1,7 +1,8 @@
 """Many cases in processes of their own: one that dies is counted and named, and the rest goes on.
 
-Every result is a line of a file, and before a case runs there is a line that says that it crashed.
-When a process dies, the last line is true, and another process continues with the next case.
+Every result is a line of a file. Before a case runs, a line says that it crashed, and another line
+after it gives its outcome. So if a process dies, the last line is right, and another process
+continues with the next case.
 
 This is not a :class:`~measurements.runner.Measurement`: there are hundreds of thousands of cases,
 each too short for a record of its own, and a case that kills its process is a result, not a failed
@@ -53,7 +54,7 @@ Result = dict[str, Any]
 
 
 def is_failure(outcome: str) -> bool:
-    """Whether an outcome is one that must not be."""
+    """Return whether an outcome counts as a failure."""
     return outcome.split(":")[0] in FAILURES
 
 
@@ -83,7 +84,7 @@ def run_cases(
 
 
 def _work(cases: Any, first: int, last: int, log: Path) -> None:
-    """What a worker does: cases from first to last, their results as lines of a file."""
+    """Run the cases from first to last in a worker; write their results as lines of a file."""
     guard = Guard(getattr(cases, "programs", ()))
     cases.warm()
     limit_address_space(MORE_MIB)
@@ -102,7 +103,7 @@ def _run_all(
     """Run cases in processes, one after the other.
 
     ``program`` is a command that takes ``--worker FIRST LAST LOG`` and calls :func:`_work`;
-    ``keep`` is given the counts after each process, so that a run that is broken off has some.
+    ``keep`` is given the counts after each process, so that an interrupted run has some.
     """
     results: dict[int, Result] = {}
     counts: dict[str, Any] = {}
@@ -128,13 +129,13 @@ def _run_all(
 
 
 def read_log(path: Path) -> list[Result]:
-    """Results of a worker, of each case the last one."""
+    """Return the results of a worker: the last one of each case."""
     found = [json.loads(line) for line in path.read_text().splitlines()]
     return list({each["case"]: each for each in found}.values())
 
 
 def count(results: Sequence[Result]) -> dict[str, Any]:
-    """Outcomes by kind, and the first failures."""
+    """Return the counts of outcomes by kind, and the first failures."""
     by_kind: dict[str, Counter[str]] = {}
     for each in results:
         by_kind.setdefault(each["kind"], Counter())[each["outcome"]] += 1
@@ -148,7 +149,7 @@ def count(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def memory_folder() -> str | None:
-    """A folder in memory, where there is one: half a million files are written."""
+    """Return a folder in memory, or None without one; half a million files are written there."""
     return "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 
@@ -159,7 +160,7 @@ def run_program(
     folder: Path,
     passed: Sequence[str] = (),
 ) -> int:
-    """What the programs share: options, workers, and counts that are written and printed.
+    """Run a fuzzing program: parse options, start workers, write and print the counts.
 
     Parameters
     ----------
@@ -203,13 +204,13 @@ def run_program(
 
 
 def write_results(folder: Path, name: str, counts: dict[str, Any]) -> None:
-    """The counts as JSON, and a page with their table."""
+    """Write the counts as JSON, and a page with their table."""
     write_whole(folder / f"{name}.json", json.dumps(counts, indent=1, ensure_ascii=False) + "\n")
     write_whole(folder / f"{name}.md", page(name, counts))
 
 
 def page(name: str, counts: dict[str, Any]) -> str:
-    """The Markdown page of some counts."""
+    """Return the Markdown page of some counts."""
     lines = []
     for kind, by in counts["outcomes"].items():
         failed = sum(n for outcome, n in by.items() if is_failure(outcome))

@@ -63,7 +63,7 @@ class Run:
 
 @cache
 def _compilations() -> list[object]:
-    """Compilations of Numba in this process since the first call; none for functions it cached."""
+    """Return Numba's compilations here since the first call; cached functions have none."""
     listener = event.RecordingListener()
     event.register("numba:compile", listener)
     return listener.buffer
@@ -96,7 +96,7 @@ def run(name: str) -> Run:
 
 
 def _runs(names: Sequence[str], jobs: int) -> Iterator[Run]:
-    """The runs that count, each as soon as it is known; again in a new process if it compiled."""
+    """Yield each run as soon as it is known; a run that compiled is repeated in a new process."""
     left, here, failed_rounds = list(names), jobs == 1, 0
     while left:
         again = []
@@ -115,7 +115,7 @@ def _runs(names: Sequence[str], jobs: int) -> Iterator[Run]:
 
 
 def _elsewhere(names: Sequence[str], jobs: int) -> Iterator[Run]:
-    """The runs in new processes, in the order of the names."""
+    """Yield runs in new processes, in the order of the names."""
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=fresh) as pool:
         yield from pool.map(run, names)
@@ -163,7 +163,7 @@ def _check(store: Store, names: Sequence[str], jobs: int) -> Mapping[str, int]:
 
 
 def _chosen(names: Sequence[str], only: str) -> list[str]:
-    """The names that contain one of the texts; all of them without a text."""
+    """Return the names that contain one of the texts; all names if no text is given."""
     parts = [part.strip() for part in only.split(",") if part.strip()]
     return [name for name in names if not parts or any(part in name for part in parts)]
 

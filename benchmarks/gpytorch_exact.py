@@ -37,7 +37,7 @@ class ExactModel(gpytorch.models.ExactGP):
         self.covar_module = gpytorch.kernels.ScaleKernel(base)
 
     def forward(self, X: Tensor) -> MultivariateNormal:
-        """The prior at X."""
+        """Return the prior at X."""
         return MultivariateNormal(self.mean_module(X), self.covar_module(X))
 
 
@@ -63,7 +63,7 @@ def train(
 
 
 def train_to_the_end(model: ExactModel, steps: int = 200) -> None:
-    """Go on from where the model is until the likelihood cannot be raised any more."""
+    """Train further from the current parameters until the likelihood no longer improves."""
     (X,), y = model.train_inputs, model.train_targets
     objective = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)
     optimizer = torch.optim.LBFGS(
@@ -99,7 +99,7 @@ class GPyTorchExact:
         return self
 
     def predict(self, X: Array, return_std: bool = True) -> tuple[Array, Array]:
-        """Mean and standard deviation of an observation, always both."""
+        """Return mean and standard deviation of an observation, always both."""
         self._model.eval()
         with torch.no_grad(), self._solver():
             predicted = self._model.likelihood.eval()(self._model(self._inputs(X)))

@@ -1,4 +1,4 @@
-"""Hard tables whose inputs are odd: sizes, ranks, units, repeats, ties, gaps, clusters."""
+"""Hard tables with unusual inputs: sizes, ranks, units, repeats, ties, gaps, clusters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PLACES = 15
 
 
 def _changed(change: str, size: float = 0.0, d: int = 2) -> Draw:
-    """The plain law with its inputs changed after the target was drawn from them."""
+    """Return the plain law; its inputs are changed after the target was drawn from them."""
 
     def draw(rng: np.random.Generator, n: int) -> Pair:
         X, y = plain(d)(rng, n)
@@ -25,18 +25,18 @@ def _changed(change: str, size: float = 0.0, d: int = 2) -> Draw:
 
 
 def _sentinels(rng: np.random.Generator, X: Array, value: float) -> Array:
-    """One entry in ten is a code for 'unknown'."""
+    """Replace one entry in ten by a code for 'unknown'."""
     return np.where(rng.random(X.shape) < 0.1, value, X)
 
 
 def _mostly_sentinel(rng: np.random.Generator, X: Array, value: float) -> Array:
-    """A column that is known in one row of ten."""
+    """Add a column in which nine entries in ten are a code for 'unknown'."""
     column = np.where(rng.random(len(X)) < 0.9, value, rng.normal(size=len(X)))
     return np.column_stack([X, column])
 
 
 def _steps_of_units(rng: np.random.Generator, X: Array, size: float) -> Array:
-    """Columns in units from 1/size to size."""
+    """Return the columns in units from 1/size to size."""
     return X * np.geomspace(1.0 / size, size, X.shape[1])
 
 
@@ -59,7 +59,7 @@ _CHANGES = {
 
 
 def _near_twins(gap: float, contradict: bool = False) -> Draw:
-    """Rows at a few places, each up to a gap relative to its size."""
+    """Return a law of rows at a few places; rows of a place differ by a small relative gap."""
 
     def draw(rng: np.random.Generator, n: int) -> Pair:
         places = rng.normal(size=(_PLACES, 2))
@@ -80,7 +80,7 @@ def _few_places(places: int, noise: float = NOISE) -> Draw:
 
 
 def _codes(levels: int, columns: int, first: int = 0) -> Draw:
-    """Whole numbers that stand for categories: each has an effect of its own."""
+    """Return a law of whole numbers that stand for categories, each with an effect of its own."""
 
     def draw(rng: np.random.Generator, n: int) -> Pair:
         effects = rng.normal(size=(columns, levels))
@@ -92,7 +92,7 @@ def _codes(levels: int, columns: int, first: int = 0) -> Draw:
 
 
 def _one_hot(levels: int) -> Draw:
-    """All indicator columns of one category, whose sum is one."""
+    """Return a law with all indicator columns of one category, whose sum is one."""
 
     def draw(rng: np.random.Generator, n: int) -> Pair:
         codes = rng.integers(levels, size=n)
@@ -113,7 +113,7 @@ def _clusters(number: int, width: float, spread: float = 3.0) -> Draw:
 
 
 def _far_cluster(distance: float, share: float = 0.1) -> Draw:
-    """Most rows in one place, some far away with another level."""
+    """Return a law with most rows in one place and some far away, at another level."""
 
     def draw(rng: np.random.Generator, n: int) -> Pair:
         X, y = plain()(rng, n)
@@ -125,20 +125,20 @@ def _far_cluster(distance: float, share: float = 0.1) -> Draw:
 
 
 def _grid(rng: np.random.Generator, n: int) -> Pair:
-    """Two columns of whole numbers, most places of the grid once or twice."""
+    """Draw two columns of whole numbers; most points of the grid occur once or twice."""
     X = rng.integers(0, 16, size=(n, 2)).astype(np.float64)
     return X, truth(X / 4.0) + NOISE * rng.normal(size=n)
 
 
 def _timestamps(rng: np.random.Generator, n: int) -> Pair:
-    """Seconds since 1970, within a day."""
+    """Draw times of one day, in seconds since 1970."""
     seconds = rng.integers(0, 86_400, size=n).astype(np.float64)
     y = np.sin(2.0 * np.pi * seconds / 86_400) + NOISE * rng.normal(size=n)
     return 1.7e9 + seconds[:, None], y
 
 
 def _circle(rng: np.random.Generator, n: int) -> Pair:
-    """Angles on both sides of the place where they jump."""
+    """Draw angles on both sides of the place where they jump."""
     angle = np.mod(rng.normal(scale=0.5, size=n), 2.0 * np.pi)
     return angle[:, None], np.sin(angle) + NOISE * rng.normal(size=n)
 
@@ -159,12 +159,12 @@ def _one_far_row(rng: np.random.Generator, X: Array, y: Array) -> Pair:
 
 
 def _twice(rng: np.random.Generator, X: Array, y: Array) -> Pair:
-    """The table was pasted under itself."""
+    """Repeat the whole table once, as if it had been pasted under itself."""
     return np.vstack([X, X]), np.append(y, y)
 
 
 def _resampled(rng: np.random.Generator, X: Array, y: Array) -> Pair:
-    """A bootstrap sample: as many rows, drawn with replacement."""
+    """Return a bootstrap sample: as many rows, drawn with replacement."""
     drawn = rng.integers(len(y), size=len(y))
     return X[drawn], y[drawn]
 

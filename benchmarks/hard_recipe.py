@@ -1,4 +1,4 @@
-"""How a hard table is drawn, and the plain law that most of them spoil in one way."""
+"""How a hard table is drawn, and the plain law of which most of them change one thing."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Recipe:
 
 
 def truth(X: Array) -> Array:
-    """A smooth function of the first two columns (of the first, if there is one only)."""
+    """Return a smooth function of the first two columns, or of a single one."""
     return np.sin(2.0 * X[:, 0]) + 0.5 * X[:, min(1, X.shape[1] - 1)]
 
 
 def plain(d: int = 2, noise: float = NOISE) -> Draw:
-    """Normal inputs, the smooth function, normal noise."""
+    """Return the plain law: normal inputs, the smooth function, normal noise."""
 
     def draw(rng: np.random.Generator, n: int) -> Pair:
         X = rng.normal(size=(n, d))

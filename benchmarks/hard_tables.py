@@ -1,10 +1,10 @@
 """Named, seeded tables on which regressors and classifiers break.
 
 A table is drawn row by row from one law and then parted into training rows and new rows, so that
-the coverage of intervals at the new rows says something about the model; where it does not (a
-handful of rows, training rows spoiled by an outlier of their own, a target that no row tells
-anything about), ``judged`` is False. The laws are in :mod:`benchmarks.hard_inputs` (what is odd is
-X) and :mod:`benchmarks.hard_targets` (what is odd is y).
+the coverage of intervals at the new rows says something about the model. Where it does not (a
+handful of rows, training rows with an added outlier, a target that the other rows say nothing
+about), ``judged`` is False. The laws are in :mod:`benchmarks.hard_inputs` (unusual X)
+and :mod:`benchmarks.hard_targets` (unusual y).
 
     python -m benchmarks.hard_tables    # list them
 """
@@ -76,7 +76,7 @@ def hard_table(name: str, seed: int = 0) -> HardTable:
 
 
 def classes(table: HardTable, n_classes: int = 2) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The class form of a table: which of equally frequent ranges the target is in.
+    """Return class labels of a table: which of several equally frequent ranges the target is in.
 
     Ties of the target stay together, so that a target of two values has two classes whatever their
     frequencies, and a constant target one.
@@ -92,7 +92,7 @@ def classes(table: HardTable, n_classes: int = 2) -> tuple[NDArray[np.int64], ND
         edges = values[1:]
     else:
         edges = np.quantile(table.y, np.arange(1, n_classes) / n_classes, method="higher")
-        edges = np.unique(np.maximum(edges, values[1]))  # nobody below the first edge: no class
+        edges = np.unique(np.maximum(edges, values[1]))  # no row is below the first edge: no class
     return np.searchsorted(edges, table.y, "right"), np.searchsorted(edges, table.y_new, "right")
 
 

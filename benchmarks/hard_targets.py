@@ -1,4 +1,4 @@
-"""Hard tables whose target is odd: units, tails, ties, jumps, no noise, nothing but noise."""
+"""Hard tables with unusual targets: units, tails, ties, jumps, no noise, nothing but noise."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _with_noise(noise: Noise) -> Draw:
 
 
 def _after(change: Callable[[np.random.Generator, Array], Array], d: int = 2) -> Draw:
-    """The plain law with its target changed."""
+    """Return the plain law with its target changed."""
 
     def draw(rng: np.random.Generator, n: int) -> Pair:
         X, y = plain(d)(rng, n)
@@ -32,7 +32,7 @@ def _after(change: Callable[[np.random.Generator, Array], Array], d: int = 2) ->
 
 
 def _function(f: Callable[[Array], Array], d: int = 1) -> Draw:
-    """No noise at all."""
+    """Return a law without noise."""
 
     def draw(rng: np.random.Generator, n: int) -> Pair:
         X = rng.uniform(-1.0, 1.0, size=(n, d))
@@ -49,7 +49,7 @@ def _unrelated(noise: Noise, d: int) -> Draw:
 
 
 def _noise_by_place(low: float, high: float) -> Draw:
-    """Noise of one size on the left and of another on the right."""
+    """Return a law with noise of one size on the left and of another on the right."""
 
     def draw(rng: np.random.Generator, n: int) -> Pair:
         X = rng.uniform(-1.0, 1.0, size=(n, 1))
@@ -60,7 +60,7 @@ def _noise_by_place(low: float, high: float) -> Draw:
 
 
 def _walk(rng: np.random.Generator, n: int) -> Pair:
-    """A random walk; the new rows are moments between those that are known."""
+    """Draw a random walk; the new rows are times between the training rows."""
     time = np.sort(rng.uniform(0.0, 10.0, size=n))
     steps = np.sqrt(np.diff(time, prepend=0.0)) * rng.normal(size=n)
     return time[:, None], np.cumsum(steps)

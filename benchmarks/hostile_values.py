@@ -22,7 +22,7 @@ _TAGGED: tuple[str, ...] = ("part", "array", "tensor", "float", "tuple", "dict",
 
 
 def value(draw: random.Random) -> Any:
-    """One of them."""
+    """Return a random hostile value."""
     kind = draw.random()
     if kind < 0.5:
         return copy.copy(draw.choice(_PLAIN))
@@ -39,12 +39,12 @@ def value(draw: random.Random) -> Any:
 
 
 def _nested(depth: int, in_lists: bool) -> str:
-    """A mark in place of lists inside of lists, which Python could not copy; see :func:`dump`."""
+    """Return a mark for deeply nested lists, which Python could not copy; see :func:`dump`."""
     return f"@{'lists' if in_lists else 'tuples'} {depth}@"
 
 
 def dump(tree: Any) -> bytes:
-    """JSON text, with NaN and infinities where there are any, and nesting without end."""
+    """Return JSON text; NaN, infinities and marks of deep nesting are written out."""
     text = json.dumps(tree, separators=(",", ":"))
 
     def nest(match: re.Match[str]) -> str:
@@ -57,7 +57,7 @@ def dump(tree: Any) -> bytes:
 
 
 def places(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to every value inside of a JSON value, leaves and containers."""
+    """Yield the path to every value inside a JSON value, leaves and containers."""
     pairs = node.items() if isinstance(node, dict) else enumerate(node)
     for key, each in pairs:
         yield (*path, key)
@@ -74,7 +74,7 @@ def _at(node: Any, path: tuple[Any, ...]) -> Any:
 def change_json(
     tree: Any, ways: list[tuple[Any, ...]], draw: random.Random, other: Any, other_ways: list[Any]
 ) -> Any:
-    """A JSON value with one place changed; what is not changed is shared, not copied.
+    """Return a JSON value with one place changed; unchanged parts are shared, not copied.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def _change(parent: Any, key: Any, draw: random.Random, piece: Callable[[], Any]
 
 
 def change_bytes(data: bytes, draw: random.Random) -> bytes:
-    """Bytes flipped, cut, doubled, spliced or overwritten."""
+    """Return the bytes after a random change: flipped, cut, doubled, spliced or overwritten."""
     changed = bytearray(data)
     size = len(changed)
     begin = draw.randrange(size) if size else 0

@@ -108,7 +108,7 @@ class Standardised:
 
     @classmethod
     def of(cls, table: Table, device: str) -> Standardised:
-        """The rows in float64 on a device."""
+        """Return the rows in float64 on a device."""
         X, y = table
         where = torch.device(device)
         names = [f"x{k}" for k in range(X.shape[1])]
@@ -127,7 +127,7 @@ class Standardised:
         )
 
     def behind(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Inputs and target of the rows that repeat the distinct rows in ``index``."""
+        """Return inputs and target of the rows that repeat the distinct rows in ``index``."""
         rows = torch.as_tensor(np.flatnonzero(np.isin(self.distinct, index)), device=self.X.device)
         return self.X[rows], self.t[rows]
 
@@ -267,7 +267,7 @@ def _search_facts(search: KernelSearch, took: list[Timed]) -> Record:
 def _loop_fit(
     name: str, repeat: int, search: KernelSearch, rows: Standardised, steps: int = 100
 ) -> Record:
-    """One fit of the plain loop, timed, and its likelihood beside that of the search."""
+    """Time one fit of the plain loop; return its likelihood beside that of the search."""
     from benchmarks.gpytorch_exact import train, train_to_the_end
 
     X, t = rows.behind(search.index[repeat, : search.n_train])
@@ -314,7 +314,7 @@ def extrapolated_seconds(
 
 
 def _breakdown(plan: Plan, table: Table) -> Record:
-    """Seconds of the parts of one more search, on one thread where it runs on the CPU."""
+    """Return the seconds of the parts of one more search; on the CPU it runs on one thread."""
     cuda = plan.device == "cuda"
     with profiled(cuda) as profile, Timed() as timed:
         found = search(plan, table, early=False, n_jobs=None if cuda else 1)

@@ -1,10 +1,10 @@
 """The nine larger tables and their folds.
 
-Where a table has standard splits, its folds are those. The others have none: five folds are made
+If a table has standard splits, they are its folds. For the other tables five folds are made
 by one seeded shuffle of the rows, a tenth of them being the test rows of each, no row in two folds.
 So rows of one patient (poletele), neighbouring minutes (house_electric_part) and neighbouring cells
-of a grid (elevation) are on both sides, as in the publications that use such tables: what is asked
-is how well a model fills in between rows that it has, not what it says elsewhere.
+of a grid (elevation) are on both sides, as in the publications that use such tables: the scores
+measure interpolation between known rows, not extrapolation.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def random_folds(n: int) -> tuple[Rows, ...]:
 
 
 def n_folds(data: RegressionData) -> int:
-    """How many folds a table has."""
+    """Return the number of folds of a table."""
     return len(data.splits) or N_RANDOM_FOLDS
 
 
 def fold_rows(data: RegressionData, fold: int) -> tuple[Rows, Rows]:
-    """Training and test rows of a fold."""
+    """Return training and test rows of a fold."""
     if data.splits:
         return data.split(fold)
     if not 0 <= fold < N_RANDOM_FOLDS:
@@ -67,5 +67,5 @@ def fold_rows(data: RegressionData, fold: int) -> tuple[Rows, Rows]:
 
 
 def load(name: str) -> RegressionData:
-    """One of :data:`SETS` from the folder that ``TWOSTAGEGP_DATA`` names."""
+    """Return one of :data:`SETS`, read from the folder that ``TWOSTAGEGP_DATA`` names."""
     return datasets.load(name)

@@ -1,7 +1,7 @@
 """The page of the nine larger tables.
 
 Models may have been run on different folds, and one fold differs from another by more than one good
-model from another. So a cell shows the mean over the folds that its model has, but who is first is
+model from another. So a cell shows the mean over the folds that its model has, but the ranking is
 decided pair by pair, each over the folds that both have: a model is first if no other beats it, and
 one of ours is *within 1 % of first* if none of the peers' errors is lower by more than that.
 """
@@ -51,11 +51,11 @@ class Metric:
     ----------
     field, title, text : str
     loss : callable, optional
-        What is compared, the lower the better; None: nothing is.
+        What is compared, the lower the better; None if the column is not compared.
     show : callable
         The text of a cell.
     near : bool
-        Whether ours are marked that are close to the first.
+        Whether to mark our models that are close to the first.
     """
 
     field: str
@@ -74,12 +74,12 @@ class Cell:
 
     @cached_property
     def scored(self) -> dict[int, Record]:
-        """Records with scores by fold."""
+        """The records that have scores, by fold."""
         return {r["fold"]: r for r in self.records if not r.get("error")}
 
     @property
     def error(self) -> str | None:
-        """One or two words for what went wrong, None where nothing did."""
+        """One or two words for what went wrong, or None."""
         errors = [str(r["error"]) for r in self.records if r.get("error")]
         if not errors:
             return None
@@ -87,11 +87,11 @@ class Cell:
         return next((word for word in known if errors[0].startswith(word)), "failed")
 
     def values(self, field: str) -> list[float]:
-        """Over the folds with scores."""
+        """Return a field over the folds that have scores."""
         return [r[field] for r in self.scored.values() if r.get(field) is not None]
 
     def text(self, show: Callable[[Cell], str]) -> str:
-        """What stands in a table: a figure, an error, or both."""
+        """Return the text of a table cell: a figure, an error, or both."""
         if not self.records:
             return MISSING
         if not self.scored:
@@ -116,13 +116,13 @@ class Grid:
         self.records = [record for group in found.values() for record in group]
 
     def cell(self, model: str, name: str) -> Cell:
-        """Empty where nothing was run."""
+        """Return the cell of a model and table; it is empty if nothing was run."""
         return self._cells.get((model, name), Cell(()))
 
     def not_beaten(
         self, model: str, name: str, metric: Metric, others: Iterable[str], slack: float = 0.0
     ) -> bool | None:
-        """Whether no other is better by more than the slack; None where there is no other.
+        """Return whether no other is better by more than the slack; None without another.
 
         A model that failed on a fold is beaten.
         """
@@ -143,7 +143,7 @@ class Grid:
 
 
 def report(records: Iterable[Record]) -> str:
-    """All tables as one Markdown page."""
+    """Return all tables as one Markdown page."""
     grid = Grid(records)
     ours = [record for record in grid.records if record["model"] in OURS]
     lines = ["# Nine larger tables\n", f"{len(grid.records)} fits."]
@@ -151,7 +151,7 @@ def report(records: Iterable[Record]) -> str:
         lines.append(f"Ours: {provenance(with_code)}")
     lines += [
         "\nScores are of the target standardised by the training rows: mean over the folds that "
-        "were run, ± sd where there are several. The best is bold, compared pair by pair over the "
+        "were run, ± sd if there are several. The best is bold, compared pair by pair over the "
         f"folds that both models have; {NEAR_MARK} marks ours within 1 % of the first.\n",
         *_summary(grid),
         "",
@@ -160,8 +160,8 @@ def report(records: Iterable[Record]) -> str:
         lines += [f"## {metric.title}\n", f"{metric.text}\n", _table(grid, metric)]
     lines += [
         "## Time and memory\n",
-        "CPU seconds of a fit, predictions (mean and standard deviation) a CPU second, and the "
-        "largest resident memory of the process with the libraries and the data in it.\n",
+        "CPU seconds per fit, predictions (mean and standard deviation) per CPU second, and the "
+        "largest resident memory of the process, libraries and data included.\n",
         _costs(grid),
         "## Models\n",
         model_list(grid),
@@ -189,7 +189,7 @@ def _table(grid: Grid, metric: Metric) -> str:
 
 
 def marked(grid: Grid, model: str, name: str, metric: Metric) -> str:
-    """A cell's text: bold where no other is better, and ours near the first with their mark."""
+    """Return a cell's text: bold if no other is better; a mark if ours is close to the first."""
     cell = grid.cell(model, name)
     text = cell.text(metric.show)
     if metric.loss is None or not cell.scored:
@@ -203,7 +203,7 @@ def marked(grid: Grid, model: str, name: str, metric: Metric) -> str:
 def _costs(grid: Grid) -> str:
     kinds = {
         "fit, CPU s": "fit_cpu",
-        "predictions a CPU s": "predictions_a_second",
+        "predictions per CPU s": "predictions_a_second",
         "peak, MiB": "peak_mib",
     }
     rows = [
@@ -219,7 +219,7 @@ def _costs(grid: Grid) -> str:
 
 
 def model_list(grid: Grid) -> str:
-    """What each model is, and its version."""
+    """Return a list of the models with their descriptions and versions."""
     rows = []
     for name in grid.models:
         versions = {r.get("version") for r in grid.records if r["model"] == name} - {None}
@@ -228,7 +228,7 @@ def model_list(grid: Grid) -> str:
 
 
 def failure_list(grid: Grid, part: str) -> list[str]:
-    """A section with every fit that failed; a part of a table is called a fold or a split."""
+    """Return a section on the failed fits, empty without any; ``part`` is "fold" or "split"."""
     lines = [
         f"- {record['model']}, {record['set']}, {part} {record['fold']}: {record['error']}"
         for record in grid.records
@@ -238,7 +238,7 @@ def failure_list(grid: Grid, part: str) -> list[str]:
 
 
 def rough(cell: Cell, field: str) -> str:
-    """A mean with two digits."""
+    """Return a mean with two digits."""
     values = cell.values(field)
     return f"{float(figure(fmean(values), 2)):,.6g}" if values else MISSING
 
@@ -269,7 +269,7 @@ NLPD = Metric(
 COVERAGE = Metric(
     "coverage_95",
     "95 % coverage",
-    "Share of the outcomes in the model's own interval where it has one, otherwise in mean ± "
+    "Share of the outcomes in the model's own interval if it has one, otherwise in mean ± "
     "1.96 standard deviations; bold: nearest to 0.95.",
     lambda value: abs(value - TARGET_COVERAGE),
     _mean_sd("coverage_95"),
@@ -277,7 +277,7 @@ COVERAGE = Metric(
 CRPS = Metric(
     "crps",
     "CRPS",
-    "Continuous ranked probability score of the same Gaussian; of ours that of its quantiles.",
+    "Continuous ranked probability score of the same Gaussian; for ours, of its own quantiles.",
     float,
     _mean_sd("crps"),
 )
@@ -287,8 +287,8 @@ METRICS = (
     Metric(
         "qice",
         "QICE",
-        "Percent, of the same Gaussian; in brackets what a perfectly calibrated model scores on as "
-        "many test rows.",
+        "In percent, for the same Gaussian; in brackets the expected QICE of a perfectly "
+        "calibrated model on as many test rows.",
         float,
         _qice,
     ),
@@ -303,8 +303,8 @@ METRICS = (
     Metric(
         "lc_rmse",
         "LC-RMSE",
-        "RMSE over the tenth that it is least sure of: it should lie above its HC-RMSE, but "
-        "neither low nor high is good.",
+        "RMSE over the tenth of the rows that a model is least sure of. It should be above the "
+        "HC-RMSE; otherwise neither a low nor a high value is better.",
         None,
         _mean_sd("lc_rmse"),
     ),

@@ -1,7 +1,7 @@
 """Spoilt folders of models, one for every number.
 
-Most have hashes that are right, as those of an attacker have: damage that checksums find is a small
-share. What a folder is spoilt with is drawn from the number of the case alone.
+Most have correct hashes, as an attacker's files would; only a small share is damage that checksums
+find. The change of a folder is drawn from the number of the case alone.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Cases:
         ]
 
     def __call__(self, number: int) -> tuple[str, Callable[[], str]]:
-        """Write the folder of a case; returns its kind and what is to be run."""
+        """Write the folder of a case; returns its kind and the function to run."""
         draw = random.Random(f"{self.seed} {number}")
         weights = [share for _, share, _ in self.kinds]
         kind, _, change = draw.choices(self.kinds, weights)[0]
@@ -97,7 +97,7 @@ class Cases:
         return kind, lambda: _use(self.folder, base, number)
 
     def warm(self) -> None:
-        """Use every model once, so that what is imported later is a case's own doing."""
+        """Use every model once, so that any later import is caused by a case."""
         for base in self.stored:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder.mkdir()
@@ -107,7 +107,7 @@ class Cases:
         repr(torch.zeros(1))
 
     def _write(self, manifest: dict[str, Any], files: Files) -> None:
-        """A folder with the right hashes."""
+        """Write a folder with the right hashes."""
         listed = {}
         for role, data in files.items():
             digest = _digest(data)
@@ -128,7 +128,7 @@ class Cases:
         tree = base.structure
         other = draw.choice(self.stored)
         for _ in range(draw.choice((1, 1, 1, 2, 5))):
-            with contextlib.suppress(LookupError, TypeError):  # a place that is not there any more
+            with contextlib.suppress(LookupError, TypeError):  # the place does not exist any more
                 tree = change_json(tree, base.ways, draw, other.structure, other.ways)
         return {**base.files, "model": dump(tree)}
 
@@ -196,7 +196,7 @@ class Cases:
             entry["name" if draw.random() < 0.5 else "bytes"] = draw.choice((*names, 2**63, -1))
         try:
             self.sign(changed)
-        except (ValueError, TypeError):  # what has no canonical form is not signed
+        except (ValueError, TypeError):  # without a canonical form it is not signed
             (self.folder / MANIFEST).write_bytes(dump(changed))
 
     def _damage(self, base: Stored, draw: random.Random) -> None:
@@ -230,7 +230,7 @@ class Cases:
 
 
 def _use(path: Path, base: Stored, number: int) -> str:
-    """Load, and predict where there is a model: one way or another, by the case's number."""
+    """Load a model and, if that works, predict in a way drawn from the case's number."""
     model = twostagegp.load(path)
     points = base.points
     if not hasattr(points, "columns") and model.n_features_in_ != points.shape[1]:
@@ -262,7 +262,7 @@ def _dict(value: Any) -> dict[Any, Any]:
 
 
 def _spoilt_header(table: Any, draw: random.Random, size: int) -> Any:
-    """Another shape, type or place of an array."""
+    """Return an array's description with another shape, type or place."""
     name = draw.choice([key for key in table if key != "__metadata__"])
     entry = table[name]
     shape = entry["shape"]
@@ -294,7 +294,7 @@ def _spoilt_header(table: Any, draw: random.Random, size: int) -> Any:
 
 
 def _spoilt_array(array: Any, draw: random.Random, arrays: Any) -> Any:
-    """Other numbers, another shape or another type."""
+    """Return an array with other numbers, another shape or another type."""
     kind = draw.random()
     if kind < 0.6 and array.size:
         flat = array.reshape(-1).copy()
@@ -319,7 +319,7 @@ def _spoilt_array(array: Any, draw: random.Random, arrays: Any) -> Any:
 
 
 def _spoilt_archive(data: bytes, draw: random.Random, other: bytes) -> bytes:
-    """A zip archive with another description, other numbers or other members."""
+    """Return a zip archive with another description, other numbers or other members."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     with zipfile.ZipFile(io.BytesIO(other)) as archive:

@@ -3,7 +3,7 @@ r"""Hostile files for ``twostagegp.load``: hundreds of thousands of spoilt model
 Small models of every kind are saved. Each case spoils one: a value of its structure exchanged, a
 piece of another model put in, shapes, types and places of arrays changed, numbers made infinite,
 archives rebuilt, names that lead out of the folder, links and pipes in place of files; most of
-them with right hashes. Then it is loaded and, where there is a model, predicts. What counts as a
+them with right hashes. Then it is loaded and, if that works, predicts. What counts as a
 failure: ``benchmarks.fuzz_guard``.
 
     python -m benchmarks.loader_fuzz --cases 100000
@@ -27,9 +27,9 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None, models: Path | None = None) -> int:
-    """Run cases, write and print their counts; returns 1 where one failed.
+    """Run cases, write and print their counts; returns 1 if a case failed.
 
-    ``models`` is a folder of saved models; one is made where none is given.
+    ``models`` is a folder of saved models; by default it is created.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if "--models" in given:  # a worker is told where they are

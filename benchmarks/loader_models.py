@@ -34,7 +34,7 @@ POINTS = _RNG.normal(size=(3, 2))
 
 
 def table(rows: int = ROWS) -> pd.DataFrame:
-    """Columns of every kind."""
+    """Return a table with columns of every kind."""
     rng = np.random.default_rng(1)
     made = pd.DataFrame(
         {

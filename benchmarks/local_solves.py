@@ -82,7 +82,7 @@ def local_solves(
     found: list[Any] = []
 
     def batched() -> None:
-        found[:] = local_gp.torch_predict(  # the engine takes the compiled one
+        found[:] = local_gp.torch_predict(  # the engine uses the compiled loop
             NamedKernel("matern32", d), parameters, rows, near, torch.from_numpy(Q)
         )
 

@@ -77,7 +77,7 @@ def cells(given: argparse.Namespace) -> list[Cell]:
 
 
 def draw(kind: str, rows: int, columns: int, seed: int) -> tuple[Array, Array]:
-    """Training rows, then a thousand new ones, and a function with noise of equal variance."""
+    """Draw training rows, then a thousand new ones; the target has noise of the same variance."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(rows + N_NEW, columns))
     slope = rng.normal(size=columns) / np.sqrt(columns) if kind == "signal" else np.zeros(columns)

@@ -4,7 +4,7 @@ A variant is ``TwoStageGPRegressor(method="neighbors", calibration="scale")`` wi
 changed. Of each of the nine larger tables it sees the *training* rows of fold 0 alone: a tenth of
 them, at most 10,000, are held out once, the variant is fitted to the others and scored on these.
 The test rows of fold 0 take no part; those of the other folds do, as they are training rows of fold
-0. Of the folds of :mod:`benchmarks.uci_large` only fold 0 is untouched by what is chosen here.
+0. So of the folds of :mod:`benchmarks.uci_large` only fold 0 is independent of these choices.
 
 A variant v is compared with the default on the same tables s = 1, …, S that both have:
 
@@ -85,12 +85,12 @@ def _sample(group: str, **changed: Any) -> Variant:
 
 
 def _trees(**changed: Any) -> Variant:
-    """The stack's trees, however many rows they are for, with other settings."""
+    """Return a variant of the stack's trees with other settings, for any number of rows."""
     return _sample("trees", tree_parameters=tuple(changed.items()))
 
 
 def _schedule(factor: float, *fields: str) -> Variant:
-    """Training with some numbers of :class:`Schedule` times a factor, rounded up."""
+    """Return a variant with some numbers of :class:`Schedule` times a factor, rounded up."""
     changed = {name: math.ceil(factor * getattr(Schedule(), name)) for name in fields}
     return _sample("training", schedule=Schedule(**changed))
 
@@ -248,7 +248,7 @@ def _summary(records: list[Record]) -> str:
 
 
 def _ratio(logs: Collection[float], decimals: int = 3) -> str:
-    """Geometric mean of ratios whose logarithms are given."""
+    """Return the geometric mean of ratios whose logarithms are given."""
     return f"{math.exp(fmean(logs)):.{decimals}f}"
 
 

@@ -169,7 +169,7 @@ class _Faiss:
 
 
 def _without_self(near: Rows, index: Rows) -> Rows:
-    """Drop each row from its own list; where it is not there, the last one.
+    """Drop each row from its own list of neighbours, or the last entry if it is not in it.
 
     Examples
     --------

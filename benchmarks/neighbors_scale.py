@@ -349,7 +349,7 @@ def _growth_text(records: list[Record]) -> str:
 _PARTS = (
     "Wall-clock seconds. *Index*: one tree in the metric of the mean's first ridge, built once "
     "more. Parts of the fit are those of its report; of the predictions, *rest* is the trees of "
-    "the stack and what comes before and after."
+    "the stack and the work before and after."
 )
 
 

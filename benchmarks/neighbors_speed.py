@@ -3,7 +3,7 @@
 Every model is fitted once to the training rows of fold 0, in a process of its own, and then
 predicts test rows with a standard deviation, several times over; the fastest call counts, as other
 programs only ever add time. All have the same number of threads. A small fit and a small prediction
-come first, so that no model is charged for loading; what a first call costs stands in the table. A
+come first, so that no model is charged for loading; the table has the cost of a first call. A
 model too slow for all test rows predicts fewer, and the page says how many: its cost per row is
 that of those.
 

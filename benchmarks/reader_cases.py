@@ -1,7 +1,7 @@
 """Spoilt tables for the readers of the command line, one for every number.
 
 CSV (plain and compressed), Parquet and Feather files with broken bytes, other encodings, cells that
-do not end, marks in wrong places, lines of many lengths, footers and pages that say what is not so.
+do not end, marks in wrong places, lines of many lengths, footers and pages with false contents.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class ReaderCases:
             path.unlink()
 
     def __call__(self, number: int) -> tuple[str, Callable[[], str]]:
-        """Write the file of a case; returns its kind and what is to be run."""
+        """Write the file of a case; returns its kind and the function to run."""
         draw = random.Random(f"{self.seed} {number}")
         weights = [share for _, share, _ in self.kinds]
         kind, _, make = draw.choices(self.kinds, weights)[0]
@@ -190,7 +190,7 @@ _WRITERS: tuple[dict[str, Any], ...] = (
 
 
 def _repeated(cells: list[str], times: int) -> list[str]:
-    """The cells so many times over, or as often as makes a line of 64 MiB."""
+    """Return the cells repeated ``times`` times, but never more than a line of 64 MiB holds."""
     most = (64 << 20) // (sum(map(len, cells)) + len(cells))
     return cells * min(times, max(most, 1))
 

@@ -25,7 +25,7 @@ __all__ = ["fitted_rules", "main"]
 
 
 def fitted_rules() -> list[object]:
-    """Rules of a number, a category and a date, as a fitted model has them."""
+    """Return column rules for a number, a category and a date, as a fitted model has them."""
     rng = np.random.default_rng(1)
     table = pd.DataFrame(
         {
@@ -38,7 +38,7 @@ def fitted_rules() -> list[object]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run cases, write and print their counts; returns 1 where one failed."""
+    """Run cases, write and print their counts; returns 1 if a case failed."""
     with tempfile.TemporaryDirectory(dir=memory_folder()) as name:
         folder = Path(name)
         return run_program(

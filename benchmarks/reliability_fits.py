@@ -42,7 +42,9 @@ def measure_table(model: str, name: str, seed: int) -> Record:
             interval = _interval(fitted, table.X_new, found)
         except Exception as error:
             message = " ".join(f"{type(error).__name__}: {error}".split())
-            message = re.sub(r"/\S+/", "", message)  # whose machine a library was built on
+            message = re.sub(
+                r"/\S+/", "", message
+            )  # paths of the machine that a library was built on
             return origin | {"exception": message[:_MESSAGE], "judged": table.judged}
     said = [str(warning.message) for warning in caught]
     return origin | verdict(table, found, interval, said) | {"fit_cpu": took.cpu}
@@ -65,7 +67,7 @@ def verdict(table: HardTable, found: Prediction, interval: Array, said: Sequence
         "judged": table.judged,
         "warnings": len(said),
         "not_finite": int(np.count_nonzero(~(means & stds))),
-        # A root of a negative variance is not a number: that is what went wrong, then.
+        # The root of a negative variance is NaN: such rows are counted by their warnings.
         "not_positive": int(np.count_nonzero(found.std <= 0.0)) + len(warned),
         "coverage": metrics.coverage(table.y_new, interval=interval),
     }

@@ -1,4 +1,4 @@
-"""The models of :mod:`benchmarks.reliability`, with what its page says of them."""
+"""The models of :mod:`benchmarks.reliability`, with their descriptions on its page."""
 
 from __future__ import annotations
 

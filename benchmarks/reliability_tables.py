@@ -24,7 +24,7 @@ def ended(record: Record) -> str | None:
     return record.get("error") or record.get("ended")
 
 
-#: The same fit may fail in several of these ways, but an exception or an end by force is all of it.
+#: A fit may fail in several of these ways; after an exception or a forced end only that counts.
 OUTCOMES: Mapping[str, Callable[[Record], bool]] = {
     "exception": lambda r: "exception" in r,
     "ended by force": lambda r: bool(ended(r)),
@@ -37,7 +37,7 @@ OUTCOMES: Mapping[str, Callable[[Record], bool]] = {
 
 
 def report(records: Sequence[Record]) -> str:
-    """Return the Markdown page, of the tables that there are."""
+    """Return the Markdown page of the tables that were run."""
     records = [r for r in records if r["set"] in TABLES]
     models = [name for name in LABELS if any(r["model"] == name for r in records)]
     models += sorted({r["model"] for r in records} - set(models))

@@ -53,7 +53,7 @@ def cells(given: argparse.Namespace) -> list[Cell]:
 
 
 def measure(cell: Cell) -> Record:
-    """Never called, as there are no cells."""
+    """Satisfy the interface; never called, as there are no cells."""
     raise NotImplementedError
 
 
@@ -182,7 +182,7 @@ def _curves(records: list[Record]) -> str:
 
 
 def _growth(records: list[Record]) -> str:
-    """Exponents between neighbouring numbers of rows."""
+    """Return the exponents of growth between neighbouring numbers of rows."""
     lines = []
     for curve in curves(records):
         for small, large in pairwise(curve.points):

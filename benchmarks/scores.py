@@ -1,9 +1,9 @@
 """Every score of a fitted regressor on test rows, as one flat record.
 
-What is scored is what a user is given: intervals, quantiles and distribution function are asked of
-the model, not rebuilt from its mean and standard deviation, so that a model whose distribution is
-not Gaussian is judged by its own. NLPD alone is that of the Gaussian with the model's mean and
-standard deviation, so that nothing is won by narrow spikes; ``nlpd_own`` is that of its density.
+The scores use the model's own intervals, quantiles and distribution function, not a Gaussian with
+its mean and standard deviation, so that a model whose distribution is not Gaussian is judged by its
+own. Only the NLPD is that of the Gaussian with the model's mean and standard deviation, so that
+narrow spikes of a density gain nothing; ``nlpd_own`` is that of the model's density.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FINE = (np.arange(999) + 0.5) / 999.0
 
 
 def predictive_scores(model: Any, X: Array, y: Array, y_train: Array) -> dict[str, float]:
-    """Scores on the test rows; ``nlpd_standardized`` is in units of the training target's sd."""
+    """Return scores on the test rows; ``nlpd_standardized`` is for a target of unit training sd."""
     with Timed() as took:
         mean, std = model.predict(X, return_std=True)
     nlpd = metrics.nlpd(y, mean, std)
@@ -54,7 +54,7 @@ def predictive_scores(model: Any, X: Array, y: Array, y_train: Array) -> dict[st
 
 
 def fit_facts(model: Any) -> dict[str, Any]:
-    """What the fit chose and what it cost, from the model's own report."""
+    """Return what the fit chose and what it cost, from the model's own report."""
     report = model.fit_report_
     calibration = getattr(model, "calibration_", None)
     factor = None if calibration is None or calibration.kind == "none" else calibration.factor

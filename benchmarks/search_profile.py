@@ -1,6 +1,6 @@
 """Where a kernel search spends its time.
 
-The parts are told apart by stopwatches around what the batch engine calls: the kernel's matrices
+Stopwatches around the functions that the batch engine calls time the parts: the kernel's matrices
 (with their distances and derivatives), and the factorisations with their inverses. Everything else
 is the rest: triangular solves with the target, the derivative's weights, scores, optimiser, Python.
 On a GPU each stopwatch waits for the work that it measures, so that a profiled search is a little
@@ -52,7 +52,7 @@ class Profile:
     calls: int = 0
 
     def timed(self, part: str, function: Callable[..., Result]) -> Callable[..., Result]:
-        """The same function with a stopwatch."""
+        """Return the same function with a stopwatch."""
 
         @wraps(function)
         def measured(*given: Any, **named: Any) -> Result:
@@ -99,7 +99,7 @@ class _TimedKernel:
 
 @contextmanager
 def profiled(cuda: bool) -> Iterator[Profile]:
-    """Stopwatches in the batch engine, until the block ends."""
+    """Put stopwatches into the batch engine until the block ends."""
     profile = Profile(cuda)
     make_kernel = profile.timed(KERNEL, kernel_batch)
     factorise = profile.timed(FACTORISATION, batch_cholesky)

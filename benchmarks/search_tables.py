@@ -47,9 +47,9 @@ def _head(record: Record) -> str:
 
 def _seconds_note(records: list[Record]) -> str:
     text = (
-        f"The fastest of {max(record['runs'] for record in records)} searches, after a small one "
-        "that loads the libraries, as other programs on the machine only ever add time; the "
-        "slowest stands beside it. *Evaluations* are those of one problem, without the pilots'."
+        f"The fastest of {max(record['runs'] for record in records)} searches, as other programs "
+        "on the machine only add time, with the slowest beside it; a small search before them "
+        "loads the libraries. *Evaluations* are those of one problem, without the pilots'."
     )
     loops = [record["loop"] for record in records if "loop" in record]
     if loops:
@@ -81,7 +81,7 @@ def _seconds_table(records: list[Record]) -> str:
 
 
 def _against_goal(record: Record, name: str) -> list[str]:
-    """Ratio to the loop, the goal and whether it is met."""
+    """Return the ratio to the loop, the goal and whether it is met."""
     seconds, loop = record[name]["wall_seconds"], record.get("loop")
     ratio = None if loop is None else loop["wall_seconds"] / seconds
     if record["device"] == "cuda":
@@ -99,8 +99,8 @@ def _likelihood_note(records: list[Record]) -> str:
     return (
         "Negative log likelihood per row, without prior, at the hyperparameters of both sides on "
         f"the rows of the loop's {loop['repeats']} repetitions: {min(rows)} to {max(rows)}, the "
-        "distinct rows with their repeats. *To the end*: the loop's models trained on until "
-        "nothing is gained. Goal: ours minus the loop's at most "
+        "distinct rows with their repeats. *To the end*: the loop's models trained until the "
+        "likelihood no longer improves. Goal: ours minus the loop's at most "
         f"{NLL_GOAL:g} in every repetition.\n"
     )
 

@@ -1,9 +1,10 @@
 """The page of the small tables with other libraries.
 
-A row a model, a column a table. A model may have fewer splits than another, so that bold, as on the
-page of the larger tables, is decided pair by pair over the splits that both have. Our own records
-are those of :mod:`benchmarks.uci_small`, brought to the units of the peers' (the standardised
-target), on the splits that a peer has; where our model was run as the peers are, that record holds.
+One row per model, one column per table. Models may have different numbers of splits, so the best,
+shown in bold, is decided pair by pair over the splits that both have, as on the page of the larger
+tables. Our own records are those of :mod:`benchmarks.uci_small`, converted to the peers' units (the
+standardised target), on the splits that a peer has. If our model was run by the peers' program too,
+that record is used instead.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def our_records(records: Iterable[Record]) -> list[Record]:
 
 
 def _as_peers(record: Record) -> Record:
-    """The same in units of the target's sd, which is what tells the two NLPDs apart."""
+    """Return the record in units of the target's sd, as the peers' records are."""
     scale = math.exp(record["nlpd"] - record["nlpd_standardized"])
     on_gpu = str(record.get("device", "")).startswith("cuda")
     return {
@@ -63,7 +64,7 @@ def _as_peers(record: Record) -> Record:
 
 
 def report(records: Iterable[Record], ours: Iterable[Record] = ()) -> str:
-    """The page in Markdown."""
+    """Return the page in Markdown."""
     given = list(records)
     peers = [record for record in given if record["model"] != NAME]
     again = [record for record in given if record["model"] == NAME]
@@ -78,14 +79,14 @@ def report(records: Iterable[Record], ours: Iterable[Record] = ()) -> str:
         "\nScores are of the target standardised by the training rows: mean over the splits that "
         "were run, ± sd. The best is bold, compared pair by pair over the splits that both models "
         "have; ≈ marks an RMSE of ours within 1 % of the first. LightGBM and `catboost_rmse` have "
-        "no density of their own: their standard deviation is that of rows kept back.\n"
+        "no density of their own: their standard deviation is estimated on held-out rows.\n"
     ]
     for metric in METRICS:
         lines += [f"## {metric.title}\n", f"{metric.text}\n", _scores(grid, metric)]
     lines += [
         *_new_rows(grid),
         "## CPU seconds of a fit\n",
-        "One thread; fits of ours on a GPU have none.\n",
+        "One thread; our fits on a GPU are left out.\n",
         _table(
             grid, lambda model, name: grid.cell(model, name).text(lambda c: rough(c, "fit_cpu"))
         ),
@@ -100,7 +101,7 @@ def report(records: Iterable[Record], ours: Iterable[Record] = ()) -> str:
 
 
 def _new_rows(grid: Grid) -> list[str]:
-    """NLPDs without repeated rows, of the models and tables that have them."""
+    """Return a section on NLPDs without repeated rows; empty if no record has them."""
     there = [record for record in grid.records if record.get(NEW_ROWS) is not None]
     sets = [name for name in REFERENCES if any(record["set"] == name for record in there)]
     rows = [
@@ -113,8 +114,8 @@ def _new_rows(grid: Grid) -> list[str]:
     return [
         "## NLPD without repeated rows\n",
         "Some test rows have the inputs of a training row, and on wine its outcome too: a model "
-        "with next to no noise gives them a very high density. Mean over all test rows → over "
-        "those that are new, of the splits that were scored both ways.\n",
+        "with almost no noise gives them a very high density. Mean over all test rows → over the "
+        "new rows only, for the splits that were scored both ways.\n",
         markdown_table(["model", *sets], rows),
     ]
 

@@ -1,9 +1,9 @@
-"""Other code for a module that is imported already.
+"""Replace the code of a module that is already imported.
 
 Importing a library takes seconds and its tests milliseconds. So a changed module is not imported
 anew: its text is executed beside the old one, and everything in the old module that holds code or a
-number gets it from there. Functions keep their identity, and so whoever imported them sees the
-change.
+number gets it from there. Functions keep their identity, so modules that imported them use the
+new code.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _transplant_class(old: type, new: type) -> None:
 
 
 def _function(value: Any) -> FunctionType | None:
-    """The function of this package's text behind a property, a cache and the like."""
+    """Return the plain function behind a property, a cache or another wrapper; None without one."""
     if isinstance(value, property):
         value = value.fget
     elif isinstance(value, functools.cached_property):

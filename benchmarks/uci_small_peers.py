@@ -35,9 +35,9 @@ SECONDS = 300
 LARGE = ("kin8nm", "power", "naval")
 #: Splits that are taken of a table.
 FOLDS = {name: range(2) if name in LARGE else range(5) for name in REFERENCES}
-#: Of these every row costs as much as all others: not for the tables with thousands of rows.
+#: Their cost grows with the cube of the rows, so they are not run on the large tables.
 EXACT = ("sklearn_gpr", "sklearn_matern", "gpytorch_rbf", "gpytorch_matern")
-#: The quick and telling first.
+#: The quick and informative ones first.
 MODELS = (
     *("catboost_uncertainty", "catboost_rmse", "gpytorch_matern", "gpytorch_rbf", "gpboost"),
     *("ngboost", "lightgbm", "gpnn", "muygpys", "sklearn_gpr", "sklearn_matern", "gpboost_ard"),

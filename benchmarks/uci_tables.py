@@ -1,8 +1,8 @@
-"""The figures that the small UCI tables are held against, and the tables that do it.
+"""Reference figures for the small UCI tables, and the tables that compare ours with them.
 
 Three sources stand beside our own figures: the paper's Table 2 (single-stage Exact-GP and two-stage
 columns, mean ± sd over splits), the best RMSE that any publication reports, and the goals of this
-project. A goal is met by the mean over the splits that were run; a fit that failed meets none.
+project. A goal is met by the mean over the splits that were run; a failed fit meets no goal.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ PRINTED_COLUMN = {"paper": "two_stage", "single_paper": "exact_gp"}
 
 
 def as_printed(model: str, name: str, rmse: float) -> bool | None:
-    """Whether a mean RMSE lies within the paper's ± of the paper's mean.
+    """Return whether a mean RMSE lies within the paper's ± of the paper's mean.
 
     A printed ± of 0.00 allows for the rounding of the mean to two decimals. None where the paper
     has no such figure.
@@ -92,7 +92,7 @@ class Cell:
         return [r[field] for r in self.scored if r[field] is not None]
 
     def meets(self, field: str, low: float | None, high: float | None) -> bool | None:
-        """Whether the mean lies between the ends; None without a goal or without a figure."""
+        """Return whether the mean lies between the ends; None without a goal or a figure."""
         if not self.records or (low is None and high is None):
             return None
         values = self.values(field)
@@ -115,7 +115,7 @@ def _default(records: Iterable[Record]) -> list[Cell]:
 
 
 def rmse_table(records: Iterable[Record]) -> str:
-    """RMSE of the default model beside the paper's, the best published and the goal."""
+    """Return the RMSE of the default model beside the paper's, the best published and the goal."""
     header = ["set", "splits", "RMSE", "paper Exact-GP", "paper two-stage", "best published"]
     rows = []
     for cell in _default(records):
@@ -137,7 +137,7 @@ def rmse_table(records: Iterable[Record]) -> str:
 
 
 def distribution_table(records: Iterable[Record]) -> str:
-    """NLPD, coverage and QICE of the default model."""
+    """Return a table of NLPD, coverage and QICE of the default model."""
     low, high = COVERAGE_GOAL
     header = ["set", "NLPD", "goal", "met", "95 % coverage", f"in {low:g}–{high:g}"]
     rows = []
@@ -156,15 +156,15 @@ def distribution_table(records: Iterable[Record]) -> str:
             ]
         )
     words = (
-        "NLPD on the standardised target, mean ± se; QICE in percent, in brackets what a "
-        "perfectly calibrated model scores on as many test rows."
+        "NLPD on the standardised target, mean ± se; QICE in percent, in brackets the "
+        "expected QICE of a perfectly calibrated model on as many test rows."
     )
     header += ["QICE (floor)", SECONDS]
     return joined(words, markdown_table(header, rows))
 
 
 def comparison_table(records: Iterable[Record]) -> str:
-    """Every model on every table."""
+    """Return a table of every model on every data set."""
     found = _cells(records)
     keys = [(model, name) for name in REFERENCES for model in LABELS if (model, name) in found]
     header = ["set", "model", "splits", "RMSE", "NLPD", "95 % coverage", "QICE (floor)"]
@@ -186,7 +186,7 @@ def comparison_table(records: Iterable[Record]) -> str:
         )
     words = (
         "RMSE ± sd, NLPD (standardised) ± se. *As printed*: whether the mean RMSE lies within "
-        "the paper's ± of the paper's mean (± 0.005 where it prints ± 0.00)."
+        "the paper's ± of the paper's mean (± 0.005 if it prints ± 0.00)."
     )
     return joined(words, markdown_table([*header, SECONDS, "as printed"], rows))
 
@@ -201,7 +201,7 @@ def _mean(cell: Cell, field: str) -> str:
 
 
 def _seconds(cell: Cell) -> str:
-    """CPU seconds of a fit; wall-clock seconds, marked, where a GPU did the work."""
+    """Return CPU seconds per fit, or for fits on a GPU wall-clock seconds with a mark."""
     if any(str(record.get("device", "")).startswith("cuda") for record in cell.scored):
         return f"GPU {_mean(cell, 'fit_wall_seconds')}"
     return _mean(cell, "fit_cpu_seconds")

@@ -242,8 +242,8 @@ def _neighbors(records: list[Record]) -> str:
     ]  # fmt: skip
     header = ["model", "n", "m", "update", f"then {POINTS} predictions", "refit", "update / refit"]
     words = (
-        "An update of neighbours predicts the new rows, copies rows, and leaves the index to the "
-        "next prediction."
+        "An update of a neighbour model predicts the new rows and copies rows; the next "
+        "prediction builds the index."
     )
     return joined(words, markdown_table(header, lines))
 

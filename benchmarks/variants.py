@@ -2,7 +2,7 @@
 
 A variant is the default estimator with other constructor parameters or other settings. Its
 records are compared with those of the variant named ``default`` in the same place, that is, on the
-same rows: never mean with mean, where one of the two may have seen an easier table.
+same rows. Means over different tables are never compared, as tables differ in difficulty.
 """
 
 from __future__ import annotations
@@ -69,19 +69,19 @@ def _replaced(part: Any, names: Sequence[str], value: Any) -> Any:
 
 
 def log_ratio(score: str) -> Compare:
-    """The logarithm of a score over the default's; means of it are those of geometric means."""
+    """Return a comparison: the log ratio of a score to the default's (for geometric means)."""
     return lambda record, base: math.log(record[score] / base[score])
 
 
 def difference(score: str) -> Compare:
-    """A score minus the default's."""
+    """Return a comparison: a score minus the default's."""
     return lambda record, base: float(record[score] - base[score])
 
 
 def changes(
     records: Iterable[Record], compare: Compare, place: Sequence[str] = ("set",)
 ) -> dict[str, dict[str, float]]:
-    """Mean change against the default by variant and table.
+    """Return the mean change against the default by variant and table.
 
     Parameters
     ----------

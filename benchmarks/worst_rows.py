@@ -1,6 +1,6 @@
 """Which test row each split predicts worst, in predicted standard deviations.
 
-A single row can carry the NLPD of a split; this names it.
+A single row can dominate the NLPD of a split; this program names it.
 
     python -m benchmarks.worst_rows --set energy --splits 1,8,12,16
 """
@@ -19,7 +19,7 @@ __all__ = ["main", "worst_row"]
 
 
 def worst_row(name: str, split: int) -> tuple[int, float]:
-    """Number of the test row with the largest |z| under the default model, and that |z|."""
+    """Return the number of the test row with the largest |z| of the default model, and that |z|."""
     data = datasets.load(name)
     train, test = data.split(split)
     model = TwoStageGPRegressor(random_state=0).fit(data.X[train], data.y[train])
@@ -29,7 +29,7 @@ def worst_row(name: str, split: int) -> tuple[int, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print one line a split."""
+    """Print one line per split."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.worst_rows")
     parser.add_argument("--set", default="energy")
     parser.add_argument("--splits", default="1,8,12,16")

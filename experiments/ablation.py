@@ -58,7 +58,7 @@ PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 
 def _net() -> MLPRegressor:
-    """Two small layers; inputs and target come standardised from the estimator."""
+    """Return a net of two small layers; the estimator standardises its inputs and target."""
     return MLPRegressor(
         hidden_layer_sizes=(64, 64), alpha=1e-3, learning_rate_init=0.01, max_iter=300
     )
@@ -90,12 +90,12 @@ class Task:
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sets", type=names(SETS), help="tables; all seven by default")
-    parser.add_argument("--splits", type=positive, help=f"the first so many; {SPLITS} by default")
+    parser.add_argument("--splits", type=positive, help=f"number of splits; {SPLITS} by default")
     parser.add_argument("--stages", type=names(STAGES), default=list(STAGES))
 
 
 def tasks(given: argparse.Namespace) -> list[Task]:
-    """Split by split, so that a broken run has something of every table."""
+    """Return the fits, split by split: an interrupted run has some of every table."""
     sets = given.sets or (QUICK_SETS if given.quick else SETS)
     splits = given.splits or (1 if given.quick else SPLITS)
     return [
@@ -119,13 +119,13 @@ def training_and_test_rows(
 
 
 def measure(task: Task) -> Record:
-    """Scores of a fit with each calibration, errors in units of the target's deviation."""
+    """Return the scores of a fit with each calibration, in units of the target's deviation."""
     X, y, X_test, y_test = training_and_test_rows(task.set, task.split)
     model = TwoStageGPRegressor(
         method="exact", residuals=task.residuals, random_state=0, **PARAMETERS[task.stage1]()
     )
     with Timed() as took, warnings.catch_warnings():
-        # A net that is stopped is a mean like any other: what it gets wrong stage 2 will see.
+        # A net that stops early is used as it is: its errors are in the residuals of stage 2.
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(X, y)
     fit = model.fitted_.fits[0]

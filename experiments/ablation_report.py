@@ -1,8 +1,8 @@
 """Page and picture of the ablation.
 
 Sixteen variants: stage 1, residuals, calibration. They are compared with our default on the same
-splits, never mean with mean over different ones. Over sets the NLPD is summed up by the median: a
-mean that interpolates its rows leaves no residuals at all, and one such set would decide every
+splits, never mean with mean over different ones. Over sets the NLPD is summarised by the median: a
+mean model that interpolates its rows leaves no residuals, and one such set would dominate every
 mean.
 """
 
@@ -66,25 +66,25 @@ def _values(scores: Scores, variant: Variant, name: str, field: str) -> list[flo
 def _pairs(
     scores: Scores, first: Variant, second: Variant, name: str, field: str
 ) -> list[tuple[float, float]]:
-    """A score of two variants on the splits that both have."""
+    """Return pairs of a score of two variants on the splits that both have."""
     a, b = scores.get((first, name), {}), scores.get((second, name), {})
     found = ((a[k].get(field), b[k].get(field)) for k in sorted(a.keys() & b.keys()))
     return [(x, y) for x, y in found if x is not None and y is not None]
 
 
 def _gap(scores: Scores, first: Variant, second: Variant, name: str, field: str) -> float:
-    """Mean difference on the same splits; NaN without any."""
+    """Return the mean difference on the splits that both have; NaN without any."""
     pairs = _pairs(scores, first, second, name, field)
     return fmean(x - y for x, y in pairs) if pairs else math.nan
 
 
 def _known_sets(one: Callable[[str], float]) -> list[float]:
-    """A figure of every set that has it."""
+    """Return a figure of every set that has it."""
     return [value for name in SETS if not math.isnan(value := one(name))]
 
 
 def _over_sets(one: Callable[[str], float]) -> float:
-    """Mean over the sets that have a figure."""
+    """Return the mean over the sets that have a figure."""
     known = _known_sets(one)
     return fmean(known) if known else math.nan
 
@@ -104,8 +104,8 @@ def _about(records: list[Record]) -> str:
     return (
         "The paper has no such table. NLPD, RMSE and CRPS are of the target standardised by the "
         "training rows, QICE in percent. Every variant is compared with our default (our stack, "
-        "held-out residuals, default calibration) on the same splits; over sets, NLPD is summed up "
-        "by the median, the rest by the mean. One fit gives the scores with and without "
+        "held-out residuals, default calibration) on the same splits; over sets, NLPD is the "
+        "median, the other scores the mean. One fit gives the scores with and without "
         "calibration. kin8nm_2000 and bike_2000: 2000 random training rows. "
         f"{_splits(_scores(records))}"
     )
@@ -157,7 +157,7 @@ report = Page(
 
 
 def _splits(scores: Scores) -> str:
-    """How many splits a set has, and what follows where it is a single one."""
+    """Return a sentence on the number of splits per set."""
     counts = sorted({len(by_split) for by_split in scores.values()})
     if not counts:
         return ""
@@ -200,7 +200,7 @@ def _signed(value: float) -> str:
 
 
 def _ratio(scores: Scores, variant: Variant, field: str) -> float:
-    """Geometric mean over sets and splits of a score over the default's."""
+    """Return the geometric mean over sets and splits of a score over the default's."""
 
     def one(name: str) -> float:
         pairs = _pairs(scores, variant, DEFAULT, name, field)
@@ -210,13 +210,13 @@ def _ratio(scores: Scores, variant: Variant, field: str) -> float:
 
 
 def _nlpd_gap(scores: Scores, first: Variant, second: Variant) -> float:
-    """Median over the sets of the mean difference on the same splits."""
+    """Return the median over the sets of the mean difference on the same splits."""
     known = _known_sets(lambda name: _gap(scores, first, second, name, "nlpd"))
     return median(known) if known else math.nan
 
 
 def _off(scores: Scores, variant: Variant) -> float:
-    """Mean over sets of the distance of the mean coverage from its level."""
+    """Return the mean over sets of the distance of the mean coverage from its level."""
 
     def one(name: str) -> float:
         numbers = _values(scores, variant, name, "coverage_95")
@@ -279,7 +279,7 @@ def _known(value: float, holds: bool) -> bool | None:
 
 
 def _narrow(scores: Scores) -> Verdict:
-    """Coverage without calibration, residuals in-sample and held-out."""
+    """Compare the coverage of in-sample and held-out residuals, without calibration."""
     pairs = {
         title: [_mean_of(scores, (stage, r, "none"), "coverage_95") for r in RESIDUALS]
         for stage, title in STAGES.items()
@@ -308,7 +308,7 @@ def _repaired(scores: Scores) -> Verdict:
 def _by_stage(
     scores: Scores, statement: str, first: tuple[str, str], second: tuple[str, str]
 ) -> Verdict:
-    """NLPD difference, median over the sets, for each stage 1."""
+    """Judge a claim by the NLPD difference for each stage 1, as the median over the sets."""
     gaps = {
         title: _nlpd_gap(scores, (stage, *first), (stage, *second))
         for stage, title in STAGES.items()
@@ -319,7 +319,7 @@ def _by_stage(
 
 
 def _best_mean(scores: Scores) -> Verdict:
-    """Our stack against the others by RMSE, set by set."""
+    """Compare our stack with the others by RMSE, set by set."""
     others = [(stage, *DEFAULT[1:]) for stage in STAGES if stage != DEFAULT[0]]
     judged: dict[str, bool | None] = {}
     for name in SETS:
@@ -331,7 +331,7 @@ def _best_mean(scores: Scores) -> Verdict:
 
 
 def _best_nlpd(scores: Scores) -> Verdict:
-    """Our default against each of the fifteen others, by paired differences."""
+    """Compare our default with each of the fifteen others by paired differences."""
     judged: dict[str, bool | None] = {}
     for name in SETS:
         answers = [_not_behind(scores, v, name) for v in VARIANTS if v != DEFAULT]
@@ -353,7 +353,7 @@ def _not_behind(scores: Scores, other: Variant, name: str) -> bool | None:
 
 
 def picture(records: Sequence[Record]) -> str | None:
-    """NLPD against the default's, and coverage, by variant; None where there is nothing to draw."""
+    """Draw NLPD against the default's, and coverage, by variant; None without results."""
     scores = _scores(records)
     if not scores:
         return None
@@ -390,7 +390,7 @@ def _word(variant: Variant) -> str:
 
 
 def _places() -> list[float]:
-    """Four rows a first stage, and a gap after them."""
+    """Return the positions of the rows: four per first stage, then a gap."""
     size = len(RESIDUALS) * len(CALIBRATIONS)
     return [i + 0.6 * (i // size) for i in range(len(VARIANTS))]
 
@@ -401,7 +401,7 @@ def _mean_in(scores: Scores, variant: Variant, name: str) -> float:
 
 
 def _draw(ax: Axes, value: Callable[[Variant, str], float]) -> None:
-    """A small dot a set, a large one for their median."""
+    """Draw one small dot per set, and a large one at their median."""
     for place, variant in zip(_places(), VARIANTS, strict=True):
         known = np.array([v for name in SETS if not math.isnan(v := value(variant, name))])
         if not len(known):

@@ -10,9 +10,9 @@ there. *Ours* goes from the same start by quasi-Newton steps to the end, and on 
 curvature that the subsample has taught it.
 
 Wine has rows that repeat another one, target included. A pair of them is ever more likely the less
-noise there is, so that the likelihood has no highest point at all: what the figures show is a local
-optimum. To stay with it our training keeps the noise variance above 0.2; the loss at next to no
-noise is measured too.
+noise there is, so that the likelihood has no maximum: what the figures show is a local optimum. To
+stay near it our training keeps the noise variance above 0.2; the loss at a noise close to zero is
+measured too.
 
 The loss is Eq. (2), the mean over rows, without a prior. With the spectrum
 :math:`K_\ell = Q \Lambda Q^\top` of the unscaled kernel and :math:`b = Q^\top y` it is
@@ -20,7 +20,7 @@ The loss is Eq. (2), the mean over rows, without a prior. With the spectrum
 .. math::  \tfrac{1}{2n} \sum_i \Big[ \frac{b_i^2}{s \lambda_i + \sigma^2}
            + \log(s \lambda_i + \sigma^2) \Big] + \tfrac12 \log 2 \pi ,
 
-so that a surface takes one decomposition a lengthscale.
+so that a surface takes one decomposition per lengthscale.
 
     python -m experiments contours
     python -m experiments contours --seeds 3 --jobs 2
@@ -78,7 +78,7 @@ Array = NDArray[np.float64]
 WAYS: Mapping[str, str] = {"paper": "AdamW, 50 steps, as printed", "ours": "quasi-Newton (ours)"}
 SHARES = (10, 50, 80, 100)
 SEEDS, QUICK_SEEDS = 10, 2
-#: Rows of a quick run, and points a side of a surface.
+#: Rows of a quick run, and points per side of a surface.
 QUICK_ROWS, POINTS = 500, 21
 #: softplus(0): every hyperparameter starts here in GPyTorch.
 START = np.log(np.full(3, math.log(2.0)))
@@ -86,14 +86,14 @@ START = np.log(np.full(3, math.log(2.0)))
 WARM_EVALUATIONS, PAPER_REFINEMENT = 8, 10
 #: Lower bound of the noise variance that keeps our training in the valley of the figures.
 NOISE_FLOOR = 0.2
-#: A lengthscale so short that rows know nothing of each other, and next to no noise.
+#: A lengthscale so short that rows are independent of each other, and a noise close to zero.
 NO_NOISE = np.log([3e-3, 1.0, 1e-8])
 NAMES = ("lengthscale", "outputscale", "noise")
 #: Half the side of a surface, in logarithms.
 SPANS = {"lengthscale": 1.3, "outputscale": 1.5, "noise": 0.8}
 PAIRS = (("lengthscale", "noise"), ("outputscale", "noise"), ("lengthscale", "outputscale"))
 MARKERS = {10: "o", 50: "s", 80: "D", 100: "X"}
-#: Contours, in thousandths of a nat a row above the lowest point of a surface; dark is low.
+#: Contours, in thousandths of a nat per row above the lowest point of a surface; dark is low.
 LEVELS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 SHADES = ("#5b92c4", "#79a7d1", "#98bcdc", "#b5cfe6", "#d0e1f0", "#e6eff7", "#f6f9fc")
 COMMAND = "python -m experiments contours"
@@ -103,7 +103,7 @@ COMMAND = "python -m experiments contours"
 class Task:
     """The end of a training on a subsample, or a surface around the end of all rows.
 
-    ``rows`` of the fold are in use, all of them where it is 0.
+    ``rows`` is the number of rows of the fold in use; 0 means all.
     """
 
     kind: str
@@ -118,7 +118,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def tasks(given: argparse.Namespace) -> list[Task]:
-    """Both ways of training, every share, one surface each."""
+    """Return the tasks: both ways of training with every share, and one surface for each way."""
     rows = QUICK_ROWS if given.quick else 0
     seeds = given.seeds or (QUICK_SEEDS if given.quick else SEEDS)
     found = []
@@ -159,7 +159,7 @@ def _train(way: str, problem: Problem) -> Fitted:
 
 
 def _refine(way: str, problem: Problem, found: Fitted) -> Fitted:
-    """Further training on all rows."""
+    """Train further on all rows."""
     if way == "paper":
         start, steps = found.parameters, PAPER_REFINEMENT
         return minimise(problem, start, optimizer="adamw", steps=steps, lr=0.1, schedule="cosine")
@@ -168,7 +168,7 @@ def _refine(way: str, problem: Problem, found: Fitted) -> Fitted:
 
 
 def measure(task: Task) -> Record:
-    """Where a training ends and what that is worth on all rows, or a surface."""
+    """Return where a training ends and its loss on all rows, or a surface."""
     X, y = load_fold(task.rows)
     full = training_problem(X, y, task.way)
     if task.kind == "surface":
@@ -190,7 +190,7 @@ def measure(task: Task) -> Record:
 
 
 def _copies(X: Array, y: Array) -> int:
-    """Rows that repeat another one, target included."""
+    """Return the number of rows that repeat another one, target included."""
     return len(y) - len(np.unique(np.column_stack([X, y]), axis=0))
 
 
@@ -206,7 +206,7 @@ def _refined(way: str, full: Problem, found: Fitted) -> Record:
 
 
 def surface_loss(X: Array, y: Array, log_l: float, s: Array, noise: Array) -> Array:
-    """Eq. (2) at one lengthscale for outputscales and noise variances of one shape."""
+    """Return Eq. (2) at one lengthscale for arrays of outputscales and noise variances."""
     K = NamedKernel("rbf", X.shape[1]).cross(
         torch.as_tensor(X), torch.as_tensor(X), np.array([log_l, 0.0])
     )
@@ -219,7 +219,7 @@ def surface_loss(X: Array, y: Array, log_l: float, s: Array, noise: Array) -> Ar
 
 
 def _surface(X: Array, y: Array, centre: Array) -> Record:
-    """Loss on all rows over each pair of hyperparameters, the third fixed at the centre."""
+    """Return the loss on all rows over each pair of hyperparameters, the third at the centre."""
     axes = {
         name: np.exp(middle + np.linspace(-SPANS[name], SPANS[name], POINTS))
         for name, middle in zip(NAMES, centre, strict=True)
@@ -264,7 +264,7 @@ class Ends:
         return cls({p: found for p, found in by_share.items() if found}, best)
 
     def excess(self, share: int, field: str = "loss_full") -> list[float]:
-        """Loss on all rows above the optimum's, in thousandths of a nat a row."""
+        """Return the loss on all rows above the optimum's, in thousandths of a nat per row."""
         if self.optimum is None:
             return []
         least = self.optimum["loss_full"]
@@ -272,7 +272,7 @@ class Ends:
         return [round(1e3 * (value - least), 3) for value in found]
 
     def distances(self, share: int, to: Record | None, largest: bool = False) -> list[float]:
-        """Of the log-hyperparameters; ``largest``: the factor in the worst of the three."""
+        """Return distances of log-hyperparameters; ``largest``: the worst of the three factors."""
         if to is None:
             return []
         gaps = [
@@ -289,7 +289,7 @@ class Ends:
 
 
 def judge(records: Sequence[Record]) -> list[Verdict]:
-    """The paper's statements on the two figures."""
+    """Judge the paper's statements on the two figures."""
     paper, ours = Ends.of(records, "paper"), Ends.of(records, "ours")
     return [
         Verdict(
@@ -310,7 +310,7 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
             _steps(ours),
         ),
         Verdict(
-            "Fifty steps on all rows reach the optimum, within a thousandth of a nat a row",
+            "Fifty steps on all rows reach the optimum, within a thousandth of a nat per row",
             mean_or_nan(paper.excess(100)) <= 1.0 if paper.excess(100) else None,
             f"{_mean(paper.excess(100))} thousandths above it",
         ),
@@ -335,12 +335,12 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
 
 
 def _lowest(optimum: Record | None) -> tuple[bool | None, str]:
-    """Whether next to no noise is worse than the optimum of the figures."""
+    """Judge whether a noise close to zero has a higher loss than the optimum of the figures."""
     if optimum is None:
         return None, MISSING
     here, there = optimum["loss_full"], optimum["loss_no_noise"]
     said = (
-        f"{figure(here, 4)} nats a row; {figure(there, 4)} at a noise variance of 1e-8, where "
+        f"{figure(here, 4)} nats per row; {figure(there, 4)} at a noise variance of 1e-8, where "
         f"{optimum['copies']} rows that repeat another one, target included, are all that counts"
     )
     return here <= there, said
@@ -355,7 +355,7 @@ def _within(factors: Sequence[float]) -> bool | None:
 
 
 def _falls(means: Sequence[float]) -> bool | None:
-    """Whether each mean is below the one before it; None where one is missing."""
+    """Return whether each mean is below the one before it; None if one is missing."""
     if any(math.isnan(mean) for mean in means):
         return None
     return all(b < a for a, b in pairwise(means))
@@ -395,7 +395,7 @@ def _judged(records: list[Record]) -> str:
 
 
 def _rows_shown(records: Sequence[Record]) -> int:
-    """All rows where there is a record of them."""
+    """Return the smallest ``rows`` of the scored records; 0 stands for all rows of the fold."""
     return min((r["rows"] for r in scored(records)), default=0)
 
 
@@ -464,7 +464,7 @@ report = Page(
 
 
 def picture(records: list[Record]) -> str | None:
-    """Contours of each pair of hyperparameters, a line of panels for each way of training."""
+    """Draw contours of each pair of hyperparameters, one line of panels per way of training."""
     fine = [r for r in scored(records) if r["rows"] == _rows_shown(records)]
     surfaces = {r["way"]: r for r in fine if r["kind"] == "surface"}
     ways = [way for way in WAYS if way in surfaces]
@@ -487,7 +487,7 @@ def picture(records: list[Record]) -> str | None:
 
 
 def _contours(ax: Axes, surface: Record, pair: tuple[str, str]) -> None:
-    """Lighter is higher, as in the paper; levels grow, since the loss does so fast outside."""
+    """Draw contours, lighter is higher as in the paper; levels are closer near the optimum."""
     loss = 1e3 * np.array(surface["surfaces"][" ".join(pair)])
     loss -= loss.min()
     x, y = (np.array(surface["axes"][name]) for name in pair)
@@ -505,7 +505,7 @@ def _contours(ax: Axes, surface: Record, pair: tuple[str, str]) -> None:
 
 
 def _marks(ax: Axes, ends: Ends, pair: tuple[str, str]) -> None:
-    """The first subsample of each share in full, the others faintly."""
+    """Draw the first subsample of each share in full, the others faintly."""
     places = [NAMES.index(name) for name in pair]
     for share, own in ends.by_share.items():
         for record in own:

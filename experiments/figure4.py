@@ -9,8 +9,8 @@ at random; inputs whitened by their principal components and divided by √d; ta
 - ``paper``: the two-stage model with those settings, ``from_paper(method="neighbors")``.
 - ``default``: ours, on the whitened inputs and on the plain columns.
 
-Four of the paper's seven tables are large files that a user has or has not: ``ctslice``,
-``road3d``, ``song`` and ``house_electric`` run where :func:`twostagegp.datasets.fetch` has put them
+Four of the paper's seven tables are large files that have to be fetched: ``ctslice``,
+``road3d``, ``song`` and ``house_electric`` run if :func:`twostagegp.datasets.fetch` has put them
 into the data folder. Small pieces of three of them come under names that end in ``_part``; their
 figures cannot be compared with the paper's.
 
@@ -82,7 +82,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def tasks(given: argparse.Namespace) -> list[Task]:
-    """The fits asked for; tables that nobody named and that are not at hand are left out."""
+    """Return the fits asked for; without ``--sets``, tables not yet fetched are left out."""
     sets = given.sets
     if sets is None:
         sets = QUICK_SETS if given.quick else [s for s in (*FIGURE4, *PARTS) if _expected(s)]
@@ -102,14 +102,14 @@ def _source(given: argparse.Namespace, model: str, inputs: str, name: str, seed:
 
 
 def _expected(name: str) -> bool:
-    """Whether a table should be there: of those that have to be fetched, whether it is."""
+    """Return False for a table that has to be fetched and was not; True for all others."""
     folder = os.environ.get(FOLDER_VARIABLE)
     places = [Path(folder) / part / f"{name}.npz" for part in ("uci_large", "")] if folder else []
     return name not in FETCHED or any(path.is_file() for path in places)
 
 
 def measure(task: Task) -> Record:
-    """Scores of one fit, the target standardised by the training rows."""
+    """Return the scores of one fit, the target standardised by the training rows."""
     if task.source == BENCHMARKS:
         return SOURCE.record((task.set, task.seed, task.inputs)) | {"source": BENCHMARKS}
     data = datasets.load(task.set)

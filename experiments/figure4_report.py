@@ -1,7 +1,7 @@
 """Page and picture of Figure 4: the errors of the surest and of the least sure tenth.
 
 All figures are of the target standardised by the training rows, means over the seeds. Claims are
-judged on the paper's own tables; parts of tables stand in tables of their own.
+judged on the paper's own tables; parts of tables are shown separately.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _error_table(records: Sequence[Record], sets: Sequence[str]) -> str:
 
 
 def _seeds(records: Sequence[Record]) -> str:
-    """How many seeds every variant has: a range where they differ."""
+    """Return the number of seeds per variant, as a range if variants differ."""
     counts = {sum((r["model"], r["inputs"]) == v for r in records) for v in VARIANTS}
     return "–".join(str(n) for n in sorted({min(counts), max(counts)}))
 
@@ -247,7 +247,7 @@ def _lower_certain(again: Errors, printed: Errors) -> Verdict:
 
 
 def _larger_gap(who: str, variant: Variant, again: Errors, printed: Errors | None) -> Verdict:
-    """LC − HC larger than GPNN's: GPNN's re-run for re-runs, the printed one for printed ones."""
+    """Judge whether LC − HC is larger than GPNN's; re-runs and printed figures apart."""
     judged = _each(lambda s: _less(_gap(again(GPNN, s)), _gap(again(variant, s))))
     evidence = f"re-run: {count(judged)}" if printed else count(judged)
     if printed is not None:
@@ -274,7 +274,7 @@ _TITLES = {GPNN: "GPNN", PAPER: "two-stage GPNN", OURS: "ours"}
 
 
 def picture(records: Sequence[Record]) -> str | None:
-    """Bars of both errors by set and model; None where there is nothing to draw."""
+    """Draw bars of both errors by set and model; None without results."""
     fine = scored(one_each(records, ("model", "inputs", "set", "seed")))
     drawn = [r for r in fine if (r["model"], r["inputs"]) in _COLOURS]
     sets = [name for name in (*FIGURE4, *PARTS) if any(r["set"] == name for r in drawn)]
@@ -295,7 +295,7 @@ def picture(records: Sequence[Record]) -> str | None:
 def _bars(
     ax: Axes, records: Sequence[Record], variant: Variant, sets: Sequence[str], k: int
 ) -> None:
-    """Two bars a set, certain full and uncertain light; ticks where the paper has its bars."""
+    """Draw two bars per set, certain full and uncertain light; ticks mark the paper's bars."""
     width = 0.84 / (2 * len(_COLOURS))
     for j, (kind, field) in enumerate((("certain", "hc_rmse"), ("uncertain", "lc_rmse"))):
         place = np.arange(len(sets)) + (2 * k + j - len(_COLOURS) + 0.5) * width
@@ -311,7 +311,7 @@ def _bars(
 
 
 def _mark(ax: Axes, x: float, mean: float, printed: float, half: float) -> None:
-    """The figure of a bar, and a line where the paper's bar ends; NaN for what there is not."""
+    """Write the figure of a bar, and draw a line where the paper's bar ends; NaN is left out."""
     if not math.isnan(printed):
         there = ax.get_legend_handles_labels()[1]
         label = "" if "as printed" in there else "as printed"

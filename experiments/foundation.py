@@ -102,7 +102,7 @@ DROPOUT_CHOICES = tuple(
 )
 #: Penalties of logistic regression, from strong to weak.
 PENALTIES = tuple(10.0 ** (k / 2.0) for k in range(-8, 3))
-#: Tokens of a text that MiniLM was trained for; what is longer is cut.
+#: Tokens of a text that MiniLM was trained for; longer texts are cut.
 _TOKENS = 256
 _ITERATIONS = 1000
 
@@ -133,7 +133,7 @@ SETS: Mapping[str, Source] = {
     "oct": Source("medical_image/retinal_oct.npz", groups="patient"),
     "ade": Source("medical_text/ade.csv.gz", groups="pmid"),
     "abstracts": Source("medical_text/medical_abstracts.csv.gz"),
-    # A sentence is there once for each pair of entities, which stand in brackets.
+    # A sentence occurs once for each pair of entities, which are in brackets.
     "chemprot": Source("medical_text/chemprot.csv.gz", marks=r"<<|>>|\[\[|\]\]"),
 }
 
@@ -276,7 +276,7 @@ class Table:
     groups: Indices
 
     def take(self, rows: Indices) -> Table:
-        """Some of the rows."""
+        """Return some of the rows."""
         return Table(self.X[rows], self.y[rows], self.groups[rows])
 
 

@@ -98,7 +98,7 @@ GOALS = (
 def difference(
     records: Sequence[Record], set_name: str, score: str, first: str, second: str
 ) -> Difference | None:
-    """First model's score less the second's, on the seeds that both have; None without any."""
+    """Return the first model's score less the second's on common seeds; None without any."""
     values = [
         {r["seed"]: r[score] for r in records if (r["set"], r["model"]) == (set_name, model)}
         for model in (first, second)
@@ -115,7 +115,7 @@ def _standard_error(values: Sequence[float]) -> float:
 
 
 def _fine(records: Sequence[Record]) -> list[Record]:
-    """Records without an error, by set, model and seed."""
+    """Return the records without an error, by set, model and seed."""
     sets, models = list(SETS), list(LABELS)
     fine = [r for r in records if not r.get("error")]
     return sorted(fine, key=lambda r: (sets.index(r["set"]), models.index(r["model"]), r["seed"]))
@@ -130,7 +130,7 @@ def _of(records: Sequence[Record], set_name: str, model: str) -> list[Record]:
 
 
 def _values(records: Sequence[Record], score: str) -> list[float]:
-    """A score over the seeds, without those where it is not defined."""
+    """Return a score over the seeds, without the seeds for which it is not defined."""
     return [r[score] for r in records if r.get(score) is not None]
 
 
@@ -223,7 +223,7 @@ def _goals(records: Sequence[Record]) -> str:
         ]
         met: bool | None = all(judged.values())
         if met and len(judged) < len(sets):
-            met = None  # a comparison that is not there may still go wrong
+            met = None  # a missing comparison may still fail
         rows.append([goal.label, *cells, f"{sum(judged.values())} of {len(judged)}", yes_no(met)])
     return markdown_table(["goal", *sets, "sets", "met"], rows)
 
@@ -322,7 +322,7 @@ def picture(records: Sequence[Record]) -> str | None:
 
 
 def draw(records: Sequence[Record]) -> Figure:
-    """Accuracy of certain and of uncertain rows, side by side for each model, by set."""
+    """Draw the accuracy of certain and of uncertain rows, side by side for each model, by set."""
     sets, models = _names(records, "set"), [m for m in DRAWN if m in _names(records, "model")]
     fig = Figure(figsize=(2.2 + 1.9 * len(sets), 3.8), layout="constrained")
     ax = fig.subplots()

@@ -1,8 +1,8 @@
 """Records of the benchmarks, for experiments that need the very fits that a benchmark has done.
 
-A fit of ten thousand rows is not done twice to stand on two pages. A task whose ``source`` is
+A fit that two pages show is not repeated. A task whose ``source`` is
 :data:`BENCHMARKS` is not fitted: its record is the benchmark's, with the version and the source
-hash that it was measured with. Where there are both, the page takes the experiment's own fit.
+hash that it was measured with. If both exist, the page uses the experiment's own fit.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class Source:
         self.file, self.key = file, key
 
     def has(self, key: Key) -> bool:
-        """Whether the benchmark has a record without an error."""
+        """Return whether the benchmark has a record without an error."""
         record = self._records().get(key)
         return record is not None and not record.get("error")
 
     def record(self, key: Key) -> Record:
-        """A copy of that record."""
+        """Return a copy of that record."""
         return dict(self._records()[key])
 
     def records(self) -> list[Record]:
-        """All of them, failures too; none where the file is missing."""
+        """Return all records, failures too; an empty list if the file is missing."""
         return list(self._records().values())
 
     def _records(self) -> dict[Key, Record]:
@@ -57,12 +57,12 @@ class Source:
 
 @lru_cache(maxsize=4)
 def _read(path: Path, key: tuple[str, ...], stamp: int) -> dict[Key, Record]:
-    """The file's records; the time of its last change is there to read a changed file again."""
+    """Return the file's records; ``stamp``, the file's last change, keys the cache."""
     return JsonLines(path, key).records()
 
 
 def one_each(records: Iterable[Record], key: Sequence[str]) -> list[Record]:
-    """One record of each fit: ours before the benchmark's, a good one before one that failed."""
+    """Return one record per fit: a good one before a failed one, ours before the benchmark's."""
     best: dict[Key, Record] = {}
     for record in records:
         place = tuple(record[name] for name in key)

@@ -111,14 +111,14 @@ KERNELS = ("rbf", "matern52", "matern32", "matern12", "laplacian")
 THRESHOLD = 1.1
 #: Rows of a real table that a kernel is judged on at most.
 JUDGED_ROWS = 2000
-#: Evaluations at most, and how small a promised gain a row ends them: on subsamples, on all rows.
+#: Most evaluations, and the expected gain per row that ends them: on subsamples, on all rows.
 #: Both go further than ``search_kernel`` does, so that unfinished fits explain nothing here.
 _EVALUATIONS, _TOLERANCE = 40, 1e-6
 _JUDGED_EVALUATIONS, _JUDGED_TOLERANCE = 40, 1e-7
 #: Pilots of a table: how many, on how many rows, how far, and from which shifts of the start.
 _PILOTS, _PILOT_ROWS, _PILOT_TOLERANCE = 4, 150, 1e-4
 _PILOT_STARTS = ((0.0, 0.0), (-1.5, -3.0), (0.7, 2.0))
-#: A pilot's optimum that is worse than its best one by more than this, a row, is dropped.
+#: A pilot's optimum that is worse than its best one by more than this per row is dropped.
 _RIVAL = 0.03
 #: Optima whose noise variances differ by more than this factor are two.
 _TWO_NOISES = 3.0
@@ -218,7 +218,7 @@ class Table:
     rows : Rows
         Training rows, standardised and merged, from which subsamples are taken.
     noise : Tensor of shape (len(rows),) or None
-        The true noise of each, in the same units, where it is known.
+        The true noise of each row, in the same units, if it is known.
     subsamples : mapping of "random" and "fps" to integer arrays of shape (repeats, size)
     train, test : pairs of Tensors (X, t)
         What a kernel is judged by: rows to train on, repeats not merged, and rows to test.
@@ -341,7 +341,7 @@ class Part:
     noise: Tensor | None = None
 
     def take(self, index: slice | Tensor) -> Part:
-        """Some of the problems."""
+        """Return some of the problems."""
         return Part(
             self.X[index],
             self.t[index],
@@ -350,12 +350,12 @@ class Part:
         )
 
     def problems(self, kernel: Kernel) -> ProblemBatch:
-        """A kernel to be fitted to each."""
+        """Return the problems of fitting a kernel to each."""
         return ProblemBatch.of(kernel, self.X, self.t, extras=self.extras)
 
 
 def gather(tables: Sequence[Table], index: Indices) -> Part:
-    """Rows ``index`` (T, R, m) of T tables as T R problems, in that order."""
+    """Return rows ``index`` (T, R, m) of T tables as T R problems, in that order."""
 
     def take(values: Callable[[Table], Tensor]) -> Tensor:
         parts = [
@@ -387,7 +387,7 @@ def _known(noise: Tensor | None) -> Tensor:
 
 
 def scores(problems: ProblemBatch, parameters: Array, train: Part, test: Part) -> dict[str, Array]:
-    """The five scores of every problem, each of shape (B,); NaN where it cannot be factorised."""
+    """Return five scores of every problem, each of shape (B,); NaN if it cannot be factorised."""
 
     def of(block: Block) -> dict[str, Array]:
         there, n = test.take(block.index), block.total
@@ -425,7 +425,7 @@ def _share(ratio: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Starts:
-    """Where the problems of T tables begin: one or two starts a table, (T, p) each.
+    """Where the problems of T tables begin: one or two starts per table, (T, p) each.
 
     ``two`` says for which tables the second one is worth a try.
     """
@@ -437,7 +437,7 @@ class Starts:
 
     @classmethod
     def of(cls, optima: Array, inverse_hessian: Array) -> Starts:
-        """From optima (T, P, p) of problems like them: the median of a table's, or two of them.
+        """Return starts from optima (T, P, p) of similar problems: one median per table, or two.
 
         Where the noise is large a likelihood often has two optima, one that takes the noise for a
         rough function and one that does not. So where the noise variances of a table's optima
@@ -456,7 +456,7 @@ class Starts:
         return cls(median(less), median(more), two, inverse_hessian)
 
     def part(self, tables: slice) -> Starts:
-        """Those of some tables."""
+        """Return the starts of some tables."""
         return Starts(
             self.first[tables], self.second[tables], self.two[tables], self.inverse_hessian
         )
@@ -480,7 +480,7 @@ def fit_from(problems: ProblemBatch, starts: Starts, **options: Any) -> BatchFit
 
 
 def pilot_starts_of_tables(problems: ProblemBatch, T: int) -> Starts:
-    """Starts of each of T tables, from pilots of its own, all pilots in one batch.
+    """Return the starts of each of T tables, from its own pilots, all pilots in one batch.
 
     Draws of one model differ more than subsamples of one table: from pilots of a few draws, the
     problems of the others would often end in the wrong one of two optima.
@@ -500,7 +500,7 @@ def pilot_starts_of_tables(problems: ProblemBatch, T: int) -> Starts:
         index=np.tile(np.arange(len(index)), len(begin)),
         tolerance=_PILOT_TOLERANCE,
     )
-    # One row a start, one column a pilot; an optimum far above the pilot's best one is none.
+    # One row per start, one column per pilot; an optimum far above the pilot's best is dropped.
     value = fit.value.reshape(len(begin), -1)
     optima = fit.parameters.reshape(*value.shape, -1)
     best = optima[value.argmin(0), np.arange(len(index))]
@@ -529,7 +529,7 @@ class Repeats:
     converged: float
 
     def means(self) -> dict[str, Array]:
-        """Mean over the subsamples, shape (T,); NaN where too many of them could not be fitted."""
+        """Return the mean over the subsamples, shape (T,); NaN if too many could not be fitted."""
         found = {}
         for name, values in self.scores.items():
             fitted = np.isfinite(values)
@@ -599,7 +599,7 @@ def judge(
 def measure_kernel(
     tables: Sequence[Table], kernel: Kernel, together: int
 ) -> tuple[list[Record], dict[str, float]]:
-    """Scores and test NLPD of one kernel on every table; seconds of the two stages."""
+    """Return scores and test NLPD of one kernel on every table, and seconds of the two stages."""
     begin = time.perf_counter()
     random = repeat(tables, kernel, "random")
     same = all(table.subsamples["fps"] is table.subsamples["random"] for table in tables)

@@ -1,4 +1,4 @@
-r"""Do the misspecification tests hold their level, and do they see what is wrong?
+r"""Do the misspecification tests hold their level, and do they find violations?
 
 Tables are drawn where the truth is known: from Gaussian processes with the kernel that is then
 tested (the level), and with one thing wrong at a time (the power). ``test="bootstrap"`` is judged
@@ -305,8 +305,10 @@ class Cell:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the part and the tables of a run."""
     parser.add_argument("--part", choices=("bootstrap", "paper"), default="bootstrap")
-    parser.add_argument("--tables", type=positive, help="where nothing is wrong; 500 by default")
-    parser.add_argument("--violations", type=positive, help="of each violation; 200 by default")
+    parser.add_argument(
+        "--tables", type=positive, help="tables without a violation; 500 by default"
+    )
+    parser.add_argument("--violations", type=positive, help="tables per violation; 200 by default")
     parser.add_argument("--device", default="cpu", help="of the bootstrap: cpu or cuda")
     parser.add_argument("--only", default="", help="cells whose name contains this")
 
@@ -349,7 +351,7 @@ def _about(records: list[Record]) -> str:
 
 
 def _bootstrap(records: list[Record], wrong: bool) -> list[Record]:
-    """Records of the bootstrap in the order of the kinds, with the rates of the other columns."""
+    """Return the bootstrap's records in the order of the kinds, with the other columns' rates."""
     order = [kind.name for kind in kinds()]
     paper = {r["cell"]: r for r in scored(records) if r["part"] == "paper"}
     own = [r for r in scored(records) if r["part"] == "bootstrap" and bool(r["cause"]) == wrong]

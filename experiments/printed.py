@@ -13,7 +13,7 @@ __all__ = ["FIGURE2", "FIGURE4", "FIGURE5", "SMALL_SETS", "TABLE1", "TABLE2", "T
 
 @dataclass(frozen=True)
 class Printed:
-    """RMSE, joint negative log likelihood a row, QICE in percent (NaN where not printed)."""
+    """RMSE, joint negative log likelihood per row, QICE in percent (NaN where not printed)."""
 
     rmse: float
     rmse_sd: float
@@ -28,7 +28,7 @@ SMALL_SETS = ("yacht", "boston", "energy", "concrete", "wine", "kin8nm", "power"
 
 
 def _rows(text: str) -> dict[str, Printed]:
-    """One line a set: mean, deviation, mean, deviation, ..."""
+    """Read one line per set: mean, deviation, mean, deviation, ..."""
     numbers = (map(float, line.split()) for line in text.strip().splitlines())
     return {name: Printed(*row) for name, row in zip(SMALL_SETS, numbers, strict=True)}
 

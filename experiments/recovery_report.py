@@ -74,14 +74,14 @@ class Outcome:
     regret: Mapping[str, float]
 
     def hit(self, by: str) -> float:
-        """Whether the true kernel was chosen, 1 or 0; the chance of it for a random kernel."""
+        """Return 1 if the true kernel was chosen, else 0; its probability for a random kernel."""
         if by == RANDOM:
             return 1.0 / len(self.kernels)
         return float(self.chosen[by] == self.record["truth"])
 
 
 def outcome(record: Record, wanted: Callable[[str], bool] = lambda label: True) -> Outcome | None:
-    """Choices and regrets of a record among the ``wanted`` kernels; None if none can be judged."""
+    """Return choices and regrets among the ``wanted`` kernels; None if no kernel can be judged."""
     table = {
         label: scores
         for label, scores in record["kernels"].items()
@@ -158,7 +158,7 @@ def _synthetic(records: Sequence[Record]) -> str:
 
 
 def _references(outcomes: Sequence[Outcome]) -> list[str]:
-    """Selections and references that these outcomes have, in order."""
+    """Return the selections and references that these outcomes have, in order."""
     order = (*SELECTIONS, RANDOM, TRUE_KERNEL, HINDSIGHT)
     return [by for by in order if any(by in o.regret for o in outcomes)]
 
@@ -179,14 +179,14 @@ def _overall(outcomes: Sequence[Outcome], with_truth: bool) -> str:
 
 
 def _share_best(outcomes: Sequence[Outcome], by: str) -> str:
-    """How often the kernel that is best in hindsight was chosen."""
+    """Return how often the kernel that is best in hindsight was chosen."""
     if by == RANDOM:
         return figure(fmean(1.0 / len(o.kernels) for o in outcomes))
     return figure(fmean(float(o.chosen[by] == o.chosen[HINDSIGHT]) for o in outcomes))
 
 
 def _regret(values: Sequence[float]) -> str:
-    """Mean ± standard error, four decimals: a regret of 0.01 is the goal."""
+    """Return mean ± standard error with four decimals, as the goal is a regret of 0.01."""
     if len(values) < 2:
         return f"{fmean(values):.4f}" if values else MISSING
     return f"{fmean(values):.4f} ± {stdev(values) / math.sqrt(len(values)):.4f}"
@@ -212,7 +212,7 @@ def _by(outcomes: Sequence[Outcome], field: str, title: str) -> str:
 
 
 def _ratio_levels(outcomes: Sequence[Outcome]) -> list[str]:
-    """Mean of the paper's share for right and wrong kernels, with both kinds of noise."""
+    """Return the mean share p̂ for right and wrong kernels, with both kinds of noise."""
     rows = []
     for noise in sorted({o.record["noise"] for o in outcomes}):
         row = [f"{noise:g}"]
@@ -239,7 +239,7 @@ def _ratio_levels(outcomes: Sequence[Outcome]) -> list[str]:
 def confusion(
     outcomes: Sequence[Outcome], selection: str
 ) -> tuple[list[str], np.ndarray[Any, np.dtype[np.int64]]]:
-    """Names, and how often each (row) was taken for which (column)."""
+    """Return the names, and how often each (row) was taken for which (column)."""
     names = list(dict.fromkeys(label for o in outcomes for label in o.kernels))
     order = _dictionary_order(names)
     counts = np.zeros((len(order), len(order)), dtype=np.int64)
@@ -250,7 +250,7 @@ def confusion(
 
 
 def _dictionary_order(names: Iterable[str]) -> list[str]:
-    """Smooth kernels first."""
+    """Return the kernels, smooth ones first."""
     order = ("rbf", "matern52", "matern32", "matern12", "laplacian")
     return sorted(names, key=lambda name: order.index(name.removesuffix("-ard")))
 
@@ -331,7 +331,7 @@ def picture(records: Sequence[Record]) -> str:
 
 
 def draw(records: Sequence[Record]) -> Figure:
-    """Confusion matrices above, mean regrets below."""
+    """Draw confusion matrices above, mean regrets below."""
     synthetic = _outcomes(r for r in records if r["part"] == "synthetic")
     real = _outcomes(r for r in records if r["part"] == "real")
     fig = Figure(figsize=(15.0, 8.0 if synthetic else 4.5), layout="constrained")
@@ -373,7 +373,7 @@ def _draw_confusion(ax: Axes, outcomes: Sequence[Outcome], selection: str) -> No
 
 
 def _draw_regret(ax: Axes, outcomes: Sequence[Outcome], field: str, title: str) -> None:
-    """Mean regret in groups of bars on a logarithmic axis, with standard errors."""
+    """Draw the mean regret in groups of bars on a logarithmic axis, with standard errors."""
     groups: list[Any] = list(dict.fromkeys(o.record[field] for o in outcomes))
     groups = groups if isinstance(groups[0], str) else sorted(groups)
     names = [by for by in _references(outcomes) if by != HINDSIGHT]

@@ -45,22 +45,22 @@ N_SPLITS = 20
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """``--sets`` and ``--splits``."""
+    """Add ``--sets`` and ``--splits``."""
     parser.add_argument("--sets", type=names(SMALL_SETS), help="tables; all eight by default")
     parser.add_argument(
         "--splits",
         type=positive,
-        help=f"the first so many; by default {N_SPLITS} of the five small tables, 1 of the others",
+        help=f"number of splits; by default {N_SPLITS} of the five small tables, 1 of the others",
     )
 
 
 def places(given: argparse.Namespace, quick: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Tables and splits of a run, split by split, so that a broken run has a little of everything.
+    """Return tables and splits, split by split: an interrupted run has some of every table.
 
     Parameters
     ----------
     quick : mapping
-        Splits of each table that ``--quick`` takes where nothing else is asked for.
+        Splits of each table that ``--quick`` takes by default.
     """
     usual = (
         quick if given.quick else {name: 1 if name in LARGE else N_SPLITS for name in SMALL_SETS}
@@ -71,7 +71,7 @@ def places(given: argparse.Namespace, quick: Mapping[str, int]) -> list[tuple[st
 
 
 def fit_and_score(model: Any, name: str, split: int) -> Record:
-    """Every score of one model, fitted to the training rows of a split, on its test rows."""
+    """Fit a model to the training rows of a split and return every score on its test rows."""
     data = datasets.load(name)
     train, test = data.split(split)
     with Timed() as took:
@@ -91,7 +91,7 @@ def fit_and_score(model: Any, name: str, split: int) -> Record:
 
 
 def joint_nll(model: Any, X: Array, y: Array, scale: float) -> float | None:
-    """Eq. (2) of the test rows on the standardised target; None where the model has none."""
+    """Return Eq. (2) of the test rows, target standardised; None if the model cannot give it."""
     try:
         mean, cov = model.predict(X, return_cov=True)
         return metrics.joint_nll(y / scale, mean / scale, cov / scale**2)
@@ -119,19 +119,19 @@ class Cells:
         return [name for name in SMALL_SETS if any(name == key[0] for key in self.records)]
 
     def of_model(self, name: str, model: str) -> list[Record]:
-        """The splits of one model on one table."""
+        """Return the splits of one model on one table."""
         return self.records.get((name, model), [])
 
     def values(self, name: str, model: str, field: str) -> list[float]:
-        """A score over the splits."""
+        """Return a score over the splits."""
         return values(self.of_model(name, model), field)
 
     def mean(self, name: str, model: str, field: str) -> float:
-        """Its mean; NaN where there is none."""
+        """Return the mean of a score over the splits; NaN without any."""
         return mean_or_nan(self.values(name, model, field))
 
     def differences(self, name: str, field: str, first: str, second: str) -> list[float]:
-        """First model's score less the second's, on the splits that both have."""
+        """Return the first model's score less the second's, on the splits that both have."""
         one, two = (
             {r["split"]: r[field] for r in self.of_model(name, m) if r.get(field) is not None}
             for m in (first, second)
@@ -139,18 +139,18 @@ class Cells:
         return [one[k] - two[k] for k in sorted(one.keys() & two.keys())]
 
     def below(self, name: str, field: str, first: str, second: str) -> bool | None:
-        """Whether the first model's mean is lower, on the splits that both have; None without."""
+        """Return whether the first model's mean is lower on common splits; None without any."""
         found = self.differences(name, field, first, second)
         return mean_or_nan(found) < 0.0 if found else None
 
     def splits(self, name: str, models: Iterable[str]) -> str:
-        """How many splits the models have: one number, or the fewest and the most."""
+        """Return the number of splits of the models: one number, or the fewest and the most."""
         counts = sorted({len(self.of_model(name, model)) for model in models} - {0})
         return "–".join(str(n) for n in dict.fromkeys((counts[0], counts[-1]))) if counts else "0"
 
 
 def printed(mean: float, sd: float) -> str:
-    """A figure as the paper prints it.
+    """Return a figure as the paper prints it.
 
     Examples
     --------

@@ -3,8 +3,8 @@
 *RBF* and *AKS* are the paper's two columns with the settings as printed: AdamW, a hundred steps at
 0.1 on all rows, and for AKS the kernel by Algorithm 3 among RBF, Matérn-3/2 and Matérn-1/2.
 *Held-out* chooses among the same three by the leave-one-out density instead and trains to the end;
-*ours* does so with the whole dictionary of the default and one lengthscale a column. All are single
-stage.
+*ours* does so with the whole dictionary of the default and one lengthscale per column. All are
+single stage.
 
 **The NLL column.** Eq. (2) is the joint negative log likelihood of n rows divided by n. Read here:
 the n rows are the test rows of a split, mean and covariance the posterior predictive ones, noise
@@ -87,7 +87,7 @@ CAUSE_SETS = ("wine", "power", "naval")
 CAUSE_ROWS = (500, 1500)
 QUICK = {"yacht": 2}
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
-#: A likelihood above this, in nats a row of a standardised target, has exploded.
+#: A likelihood above this, in nats per row of a standardised target, has exploded.
 EXPLODED = 100.0
 N_FOLDS = 20
 COMMAND = "python -m experiments table1"
@@ -109,7 +109,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def tasks(given: argparse.Namespace) -> list[Task]:
-    """The causes, which are short, on the first split; then the models on the splits asked for."""
+    """Return the short ``cause`` tasks on the first split, then the models on every split."""
     sets = given.sets or (("power",) if given.quick else CAUSE_SETS)
     causes = [name for name in CAUSE_SETS if name in sets and CAUSE in given.models]
     models = [model for model in MODELS if model in given.models]
@@ -118,7 +118,7 @@ def tasks(given: argparse.Namespace) -> list[Task]:
 
 
 def measure(task: Task) -> Record:
-    """Scores of one fit, or a likelihood taken apart."""
+    """Return the scores of one fit, or a likelihood taken apart."""
     if task.model == CAUSE:
         return _cause(task.set, task.split)
     model = MODELS[task.model](random_state=task.split)
@@ -134,7 +134,7 @@ def _kernel(model: Any) -> str:
 
 
 def _cause(name: str, split: int) -> Record:
-    """One joint NLL, by Cholesky and by GPyTorch's default way; smallest eigenvalues of both."""
+    """Return one joint NLL and smallest eigenvalue, by Cholesky and by GPyTorch's default."""
     data = datasets.load(name)
     train, test = data.split(split)
     order = np.random.default_rng(split).permutation(train)
@@ -162,7 +162,7 @@ def _cause(name: str, split: int) -> Record:
 def _by_cholesky(
     kernel: Any, parameters: Array, rows: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]
 ) -> Record:
-    """Joint NLL a row and smallest eigenvalue of the predictive covariance, in float64."""
+    """Return joint NLL per row and smallest eigenvalue of the predictive covariance, in float64."""
     theta, noise = parameters[:-1], math.exp(parameters[-1])
     K = kernel.cross(rows[0], rows[0], theta)
     K.diagonal().add_(noise)
@@ -182,7 +182,7 @@ def _by_cholesky(
 def _by_gpytorch(
     kernel: Any, parameters: Array, rows: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]
 ) -> Record:
-    """The same by GPyTorch as it comes: float32, iterative above 800 rows."""
+    """Return the same by GPyTorch's defaults: float32, iterative above 800 rows."""
     import gpytorch
 
     likelihood = gpytorch.likelihoods.GaussianLikelihood()
@@ -197,7 +197,7 @@ def _by_gpytorch(
     model = Plain(X, y, likelihood)
     model.eval()
     with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[]):
-        warnings.simplefilter("ignore")  # that it is inaccurate is what is measured
+        warnings.simplefilter("ignore")  # its inaccuracy is what is measured
         torch.manual_seed(0)  # the log determinant is estimated from random vectors
         function = model(X_new)
         observed = likelihood(function)
@@ -209,7 +209,7 @@ def _by_gpytorch(
 
 
 def _nll(distribution: Any, y: Tensor) -> float | None:
-    """Joint NLL a row; None where the covariance cannot be used at all."""
+    """Return the joint NLL per row; None if the covariance is unusable."""
     try:
         return -float(distribution.log_prob(y)) / len(y)
     except (RuntimeError, ValueError, InputError):
@@ -220,7 +220,7 @@ def _nll(distribution: Any, y: Tensor) -> float | None:
 
 
 def attainable(known: Printed, scale: float) -> float:
-    """The lowest NLL, without ½ log 2π, of independent rows of one variance at an RMSE.
+    """Return the lowest NLL, without ½ log 2π, of independent rows of one variance at an RMSE.
 
     The density of errors of size r is highest where the variance is r²: log r + ½, for an RMSE on
     the standardised target.
@@ -229,7 +229,7 @@ def attainable(known: Printed, scale: float) -> float:
 
 
 def judge(cells: Cells, causes: Sequence[Record]) -> list[Verdict]:
-    """The paper's claims, and what stands behind the figures that exploded."""
+    """Judge the paper's claims, and possible causes of its very large likelihoods."""
     sets = cells.sets
     found = []
     for field, label in (("rmse", "RMSE"), ("joint_nll", "NLL"), ("nlpd_standardized", "NLPD")):
@@ -262,7 +262,7 @@ _NLPD = "nlpd_standardized"
 
 
 def _as_printed(field: str) -> str:
-    """How often AKS is below RBF in print, at the printed digits."""
+    """Return how often AKS is below RBF in print, at the printed digits."""
     of_paper = {"rmse": "rmse", "joint_nll": "nll"}.get(field)
     if of_paper is None:
         return ""
@@ -274,7 +274,7 @@ def _as_printed(field: str) -> str:
 
 
 def _exploded(cells: Cells) -> Verdict:
-    """Whether the re-run has likelihoods like the printed ones of power and naval."""
+    """Judge whether the re-run has likelihoods like the printed ones of power and naval."""
     largest = {
         s: max([v for m in COLUMNS for v in cells.values(s, m, "joint_nll")], default=math.nan)
         for s in ("power", "naval")
@@ -292,7 +292,7 @@ def _exploded(cells: Cells) -> Verdict:
 
 
 def _constant(cells: Cells) -> Verdict:
-    """Whether the printed NLL could have the constant of Eq. (2), given the printed RMSE."""
+    """Judge whether the printed NLL can include the constant of Eq. (2), given the printed RMSE."""
     lowest = {s: attainable(TABLE1["RBF"][s], _scale(cells, s)) for s in cells.sets}
     below = {
         s: TABLE1["RBF"][s].nll < value + HALF_LOG_2PI
@@ -309,7 +309,7 @@ def _constant(cells: Cells) -> Verdict:
 
 
 def _causes(causes: Sequence[Record]) -> list[Verdict]:
-    """What makes a likelihood explode."""
+    """Judge possible causes of very large likelihoods."""
     if not causes:
         return []
     by_set = {r["set"]: r for r in causes}
@@ -340,7 +340,7 @@ def _causes(causes: Sequence[Record]) -> list[Verdict]:
             + ", ".join(f"{s} {r['n_test']}" for s, r in by_set.items()),
         ),
         Verdict(
-            f"Some printed ± are impossible for {N_FOLDS} likelihoods none of which is far below 0",
+            f"Some printed ± are impossible for {N_FOLDS} likelihoods that are never far below 0",
             bool(ratios),
             f"{N_FOLDS} numbers that are not negative have ± of at most √{N_FOLDS} = "
             f"{math.sqrt(N_FOLDS):.2f} times their mean; printed: {'; '.join(ratios) or 'none'}",
@@ -349,7 +349,7 @@ def _causes(causes: Sequence[Record]) -> list[Verdict]:
 
 
 def _off(record: Record) -> str:
-    """How far the iterative likelihood is from the exact one."""
+    """Return how far the iterative likelihood is from the exact one."""
     found = record["nll_gpytorch"]
     return MISSING if found is None else f"{found - record['nll_exact']:+.2g}"
 
@@ -475,7 +475,7 @@ def _likelihood(cells: Cells) -> str:
 
 
 def _scale(cells: Cells, name: str) -> float:
-    """Standard deviation of the training target, from the two NLPDs of a record."""
+    """Return the standard deviation of the training target, from the two NLPDs of a record."""
     gaps = [
         r["nlpd"] - r[_NLPD]
         for model in MODELS
@@ -545,7 +545,7 @@ COLORS = {"rbf": MUTED, "aks": TRUTH, "heldout": "#7fa8cf", "ours": MODEL}
 
 
 def picture(records: list[Record]) -> str | None:
-    """RMSE relative to the printed RBF column, and NLPD, by set and model."""
+    """Draw RMSE relative to the printed RBF column, and NLPD, by set and model."""
     cells = Cells.of(r for r in records if r["model"] != CAUSE)
     if not cells.sets:
         return None
@@ -576,7 +576,7 @@ def picture(records: list[Record]) -> str | None:
 
 
 def _relative(cells: Cells, name: str, label: str, model: str | None) -> float:
-    """An RMSE by the printed one of the RBF column; NaN where that is printed as 0.00."""
+    """Return an RMSE over the printed one of the RBF column; NaN if that is printed as 0.00."""
     base = TABLE1["RBF"][name].rmse
     own = TABLE1[label[:3]][name].rmse if model is None else cells.mean(name, model, "rmse")
     return own / base if base > 0.0 else math.nan

@@ -2,7 +2,7 @@
 
 Five models on the twenty standard splits: the paper's Exact-GP and its two-stage model with the
 settings as printed (docs/paper_settings.md), Exact-GP trained to the end, our default, and the
-constant N(ȳ, s²), which knows nothing of the inputs. Of kin8nm, power and naval three splits are
+constant N(ȳ, s²), which does not use the inputs. Of kin8nm, power and naval three splits are
 taken, as in :mod:`benchmarks.uci_small`; the constant, which costs nothing, has all twenty.
 
 **The NLL column.** Eq. (2) is the joint negative log likelihood of n rows divided by n. Read here:
@@ -66,7 +66,7 @@ class Task:
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sets", type=names(SMALL_SETS), help="tables; all eight by default")
-    parser.add_argument("--splits", type=positive, help="the first so many of the splits")
+    parser.add_argument("--splits", type=positive, help="number of splits")
     parser.add_argument("--models", type=names(LABELS), default=list(LABELS))
     parser.add_argument(
         "--from-benchmarks",
@@ -76,7 +76,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def tasks(given: argparse.Namespace) -> list[Task]:
-    """The fits asked for, the large tables last."""
+    """Return the fits asked for, the large tables last."""
     sets = given.sets or (QUICK_SETS if given.quick else SMALL_SETS)
     return [
         Task(model, name, split, _source(given, model, name, split))
@@ -98,7 +98,7 @@ def _source(given: argparse.Namespace, model: str, name: str, split: int) -> str
 
 
 def measure(task: Task) -> Record:
-    """Scores of one fit on the test rows of its split."""
+    """Return the scores of one fit on the test rows of its split."""
     if task.source == BENCHMARKS:
         return SOURCE.record((task.model, task.set, task.split)) | {"source": BENCHMARKS}
     data = datasets.load(task.set)
@@ -131,7 +131,7 @@ def joint_nll(model: Any, X: Array, y: Array, y_train: Array) -> float | None:
 
 
 def _constant_scores(y: Array, y_train: Array) -> dict[str, float]:
-    """N(ȳ, s²) for every row: rows are independent, so that the joint NLL is the NLPD."""
+    """Score N(ȳ, s²) for every row: rows are independent, so the joint NLL is the NLPD."""
     mean = np.full(len(y), np.mean(y_train))
     found = metrics.evaluate(y, mean, np.full(len(y), np.std(y_train)), y_train=y_train)
     return {
@@ -144,7 +144,7 @@ def _constant_scores(y: Array, y_train: Array) -> dict[str, float]:
 
 
 def page(records: list[Record]) -> str:
-    """The page, with the benchmark's figures of other libraries where there are any."""
+    """Return the page, with the benchmark's figures of other libraries if there are any."""
     return report(records, library_records())
 
 

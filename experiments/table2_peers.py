@@ -1,10 +1,10 @@
-"""Whom Table 2's likelihoods are held against: our other models, and other libraries.
+"""The peers of Table 2's likelihoods: our other models, and other libraries.
 
 Every fitted model but the default is a peer, and so is every library that
 :mod:`benchmarks.uci_small_peers` has run on the same splits. A library may have fewer splits than
-we have, so that everything is paired: ours less the peer's NLPD, split by split, on the splits that
-both have. The best peer of a table is the one with the largest mean of these differences; ours
-leads where that mean is at most one standard error of the differences above 0.
+we have, so all comparisons are paired: ours less the peer's NLPD, split by split, on the splits
+that both have. The best peer of a table is the one with the largest mean of these differences; ours
+leads if that mean is at most one standard error of the differences above 0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SCORE = "nlpd_standardized"
 
 
 def library_records() -> list[Record]:
-    """What the benchmark has of other libraries, as records of this table; [] without its file."""
+    """Return the benchmark's records of other libraries in our form; [] without its file."""
     return [
         {"model": r["model"], "set": r["set"], "split": r["fold"], SCORE: r["nlpd"]}
         | {"version": r.get("version")}
@@ -72,7 +72,7 @@ class Gap:
         return self.mean > self.error
 
     def text(self) -> str:
-        """The difference with its standard error and the number of splits; bold where behind."""
+        """Return difference, standard error and number of splits; bold if the peer is better."""
         error = f" ± {figure(self.error, 2)}" if len(self.ours) > 1 else ""
         found = f"{self.mean:+.3f}{error}"
         return f"{f'**{found}**' if self.behind else found} ({len(self.ours)})"
@@ -111,7 +111,7 @@ class Peers:
         place[record["split"]] = record[SCORE]
 
     def gaps(self, name: str) -> list[Gap]:
-        """Of a table, against every peer that shares a split with us."""
+        """Return a table's gaps to every peer that shares a split with us."""
         ours = self._scores.get((DEFAULT, name), {})
         found = []
         for peer in self.names:
@@ -121,21 +121,21 @@ class Peers:
         return found
 
     def best(self, name: str) -> Gap | None:
-        """The peer that we are furthest behind, or least ahead of."""
+        """Return the gap to the peer that we are furthest behind, or least ahead of."""
         return max(self.gaps(name), key=lambda gap: gap.mean, default=None)
 
     def leads(self, name: str) -> bool | None:
-        """Whether ours is the best, or within one standard error of it; None without a peer."""
+        """Return whether ours is the best or within one standard error; None without a peer."""
         best = self.best(name)
         return None if best is None else not best.behind
 
     def ahead_of_us(self) -> str:
-        """The peers that are better by more than one standard error, by table."""
+        """Return the peers that are better by more than one standard error, by table."""
         found = {name: [gap.peer for gap in self.gaps(name) if gap.behind] for name in SMALL_SETS}
         return "; ".join(f"{name}: {', '.join(peers)}" for name, peers in found.items() if peers)
 
     def best_text(self, name: str) -> str:
-        """The best peer's NLPD; ours beside it where that is on fewer splits than ours has."""
+        """Return the best peer's NLPD; with ours on its splits if it has fewer than ours."""
         best = self.best(name)
         if best is None:
             return MISSING
@@ -145,7 +145,7 @@ class Peers:
         return f"{text})"
 
     def listed(self) -> str:
-        """Every peer with what it is."""
+        """Return the list of peers with their descriptions."""
         return "; ".join(
             f"{name} ({self._labels[name]}"
             + (f"; {self._versions[name]})" if name in self._versions else ")")
@@ -153,7 +153,7 @@ class Peers:
         )
 
     def table(self) -> str:
-        """A row a peer, a column a table."""
+        """Return the table of gaps: one row per peer, one column per data set."""
         by_set = {name: {gap.peer: gap for gap in self.gaps(name)} for name in SMALL_SETS}
         rows = [
             [peer, *(by_set[n][peer].text() if peer in by_set[n] else MISSING for n in SMALL_SETS)]

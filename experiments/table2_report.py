@@ -49,7 +49,7 @@ Cells = Mapping[tuple[str, str], list[Record]]
 
 
 def _cells(records: Iterable[Record]) -> Cells:
-    """Scored records by model and set."""
+    """Return the scored records by model and set."""
     found: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in scored(records):
         found[record["model"], record["set"]].append(record)
@@ -61,7 +61,7 @@ def _mean(cells: Cells, model: str, name: str, field: str) -> float:
 
 
 def _less(first: float, second: float) -> bool | None:
-    """Whether the first is smaller; None where one of them is missing."""
+    """Return whether the first is smaller; None if one of them is missing."""
     return None if math.isnan(first) or math.isnan(second) else first < second
 
 
@@ -154,9 +154,9 @@ def _likelihood_section(cells: Cells, peers: Peers) -> str:
     header += ["our default: joint NLL/n", "NLPD", "best peer's NLPD"]
     return joined(
         "Joint NLL/n is eq. (2) on the test rows with the joint predictive covariance, noise "
-        "included; in brackets the splits that have it (records of the benchmark have none). The "
-        "NLPD is the mean of each row's own. Both are of the Gaussian with the model's moments. "
-        "The next table has every peer.",
+        "included; in brackets the splits that have it (the benchmark does not store it). The NLPD "
+        "is the mean over the rows of their own negative log densities. Both are of the "
+        "Gaussian with the model's moments. The next table has every peer.",
         markdown_table(header, rows),
     )
 
@@ -170,7 +170,7 @@ def _peer_section(peers: Peers) -> str:
     )
     return joined(
         "Ours less the peer's on the splits that both have, mean ± standard error of the "
-        "differences, in brackets the number of splits. Above 0 the peer is better; bold where by "
+        "differences, in brackets the number of splits. Above 0 the peer is better; bold if by "
         f"more than one standard error. {source} Peers: {peers.listed()}.",
         peers.table(),
     )
@@ -186,8 +186,8 @@ def _qice_section(cells: Cells) -> str:
         rows.append([*row, _qice(cells, "default", name), _qice(cells, CONSTANT, name)])
     header = ["set", "test rows", "floor", "Exact-GP, paper", "re-run", "two-stage, paper"]
     return joined(
-        "In percent. *Floor*: the expected QICE of a perfectly calibrated model on so many test "
-        "rows; what is below it is chance.",
+        "In percent. *Floor*: the expected QICE of a perfectly calibrated model on as many test "
+        "rows; a lower value is chance.",
         markdown_table([*header, "re-run", "our default", LABELS[CONSTANT]], rows),
     )
 
@@ -198,7 +198,7 @@ def _coverage_section(cells: Cells) -> str:
         for name in SMALL_SETS
     ]
     return joined(
-        "The paper prints none.",
+        "The paper prints no coverage.",
         markdown_table(["set", *LABELS.values()], rows),
     )
 
@@ -251,7 +251,7 @@ def _goals(cells: Cells, peers: Peers) -> list[Verdict]:
         Verdict(
             f"Goal: it is below that figure on {WANTED} sets or more",
             at_least(below, WANTED),
-            f"at two decimals, of which kin8nm has one digit and naval none, below on "
+            f"at two decimals, at which kin8nm has one digit and naval no digit, below on "
             f"{count(below)}; unrounded, below the re-run on {count(below_again)}",
         ),
         Verdict(
@@ -280,7 +280,7 @@ def _claims(cells: Cells) -> list[Verdict]:
 
 
 def _outperforms(cells: Cells, title: str, printed: str, field: str) -> Verdict:
-    """Two-stage below Exact-GP on most sets: judged by what we see when both are run again."""
+    """Judge whether two-stage is below Exact-GP on most sets, by the re-runs of both."""
     pair = [TABLE2[column] for column in COLUMNS]
     as_printed: Judged = {
         name: getattr(pair[1][name], printed) < getattr(pair[0][name], printed)
@@ -299,7 +299,7 @@ def _outperforms(cells: Cells, title: str, printed: str, field: str) -> Verdict:
 
 
 def _nll_again(cells: Cells) -> Verdict:
-    """The joint NLL of the re-runs within the printed ± of the printed NLL?"""
+    """Judge whether the joint NLL of the re-runs is within the printed ± of the printed NLL."""
     found: dict[str, dict[str, bool | None]] = {}
     for column, model in COLUMNS.items():
         found[column] = {}
@@ -331,7 +331,7 @@ def _wine(cells: Cells) -> Verdict:
 
 
 def qice_of_narrow(factor: float) -> float:
-    """QICE of a Gaussian whose standard deviation is too small by a factor, in percent.
+    """Return the QICE, in percent, of a Gaussian whose deviation is too small by a factor.
 
     Examples
     --------
@@ -375,17 +375,17 @@ _POWER = "Power's printed QICE of 15.63 comes out of the settings as printed"
 
 
 def _narrowness(record: Record) -> float:
-    """RMSE over the standard deviation that the mean width of the 95 % intervals stands for."""
+    """Return the RMSE over the standard deviation that the mean 95 % width corresponds to."""
     return float(record["rmse"] / (record["interval_width_95"] / (2.0 * ndtri(0.975))))
 
 
 def _target_scale(record: Record) -> float:
-    """Standard deviation of the training target: all that tells the two NLPDs apart."""
+    """Return the standard deviation of the training target, from the two NLPDs of a record."""
     return math.exp(record["nlpd"] - record["nlpd_standardized"])
 
 
 def _large_nll(cells: Cells) -> Verdict:
-    """An NLL in the hundreds, seen again?"""
+    """Judge whether the re-run has an NLL in the hundreds too."""
     found = {
         name: _mean(cells, "single_paper", name, "nlpd_standardized") for name in ("power", "naval")
     }
@@ -406,7 +406,7 @@ _SHORT = {"single_paper": "Exact-GP, re-run", "paper": "two-stage, re-run", "def
 
 
 def picture(records: Sequence[Record]) -> str | None:
-    """RMSE, NLPD and QICE by set, as dots; None where there is nothing to draw."""
+    """Draw RMSE, NLPD and QICE by set, as dots; None without results."""
     cells = _cells(one_each(records, ("model", "set", "split")))
     sets = [name for name in SMALL_SETS if any((model, name) in cells for model in _COLOURS)]
     if not sets:
@@ -428,7 +428,7 @@ def picture(records: Sequence[Record]) -> str | None:
 
 
 def _dots(ax: Axes, cells: Cells, sets: Sequence[str], field: str, base: str | None) -> None:
-    """A dot a model, with its standard error; where a base is given, as a ratio to its mean."""
+    """Draw one dot per model with its standard error; with ``base``, as a ratio to its mean."""
     for model, colour in _COLOURS.items():
         for i, name in enumerate(sets):
             numbers = values(cells.get((model, name), []), field)
@@ -441,7 +441,7 @@ def _dots(ax: Axes, cells: Cells, sets: Sequence[str], field: str, base: str | N
 
 
 def _once(ax: Axes, label: str) -> str:
-    """A label for the first of its kind only."""
+    """Return a label for the first of its kind only."""
     return "" if label in ax.get_legend_handles_labels()[1] else label
 
 

@@ -70,12 +70,12 @@ class Task:
 
 
 def tasks(given: argparse.Namespace) -> list[Task]:
-    """Every model on every split asked for."""
+    """Return every model on every split asked for."""
     return [Task(model, name, split) for name, split in places(given, QUICK) for model in MODELS]
 
 
 def measure(task: Task) -> Record:
-    """Scores and seconds of one fit."""
+    """Return scores and seconds of one fit."""
     return fit_and_score(MODELS[task.model](random_state=task.split), task.set, task.split)
 
 
@@ -83,7 +83,7 @@ def measure(task: Task) -> Record:
 
 
 def judge(cells: Cells) -> list[Verdict]:
-    """The paper's sentence on the table, in its two parts, and ours."""
+    """Judge the two parts of the paper's sentence on the table, and our own claims."""
     sets = cells.sets
     rmse = {name: comparable(cells, name, "rmse") for name in sets}
     nlpd = {name: comparable(cells, name, "nlpd_standardized") for name in sets}
@@ -122,7 +122,7 @@ def judge(cells: Cells) -> list[Verdict]:
 
 
 def comparable(cells: Cells, name: str, field: str) -> bool | None:
-    """Whether SoD's score is no worse than Exact-GP's, but for a margin or chance."""
+    """Return whether SoD's score is no worse than Exact-GP's, up to a margin or two SE."""
     differences = cells.differences(name, field, "sod", "exact")
     if not differences:
         return None
@@ -131,7 +131,7 @@ def comparable(cells: Cells, name: str, field: str) -> bool | None:
 
 
 def ratio(cells: Cells, name: str, first: str, second: str) -> float:
-    """First model's seconds by the second's; NaN where one is missing or only one used a GPU."""
+    """Return the ratio of two models' seconds; NaN if one is missing or only one used a GPU."""
     fields = {_seconds_field(cells, name, model) for model in (first, second)}
     if len(fields) > 1:
         return math.nan
@@ -140,7 +140,7 @@ def ratio(cells: Cells, name: str, first: str, second: str) -> float:
 
 
 def _seconds_field(cells: Cells, name: str, model: str) -> str:
-    """CPU seconds; of fits on a GPU, where those say little, seconds by the clock."""
+    """Return the field of CPU seconds, or of wall-clock seconds for fits on a GPU."""
     devices = {str(r.get("device", "cpu"))[:4] for r in cells.of_model(name, model)}
     return "fit_wall_seconds" if devices == {"cuda"} else "fit_cpu_seconds"
 
@@ -162,15 +162,15 @@ def _ratios(cells: Cells, first: str, second: str) -> str:
 _LIKELIHOOD = (
     "*Joint*: Eq. (2) on the test rows with the joint predictive covariance, noise included; the "
     "paper's figures seem to leave out its ½ log 2π = 0.92 (see the page on Table 1). *NLPD*: mean "
-    "of each row's own."
+    "over the rows of their own negative log densities."
 )
 _QICE = (
-    "In percent. *Floor*: what a perfectly calibrated model scores on so many test rows. The "
+    "In percent. *Floor*: expected QICE of a perfectly calibrated model on as many test rows. The "
     "paper's 13.21 on wine is that of a constant prediction (see the page on Table 2)."
 )
 _SECONDS = (
-    "CPU seconds of one thread, or seconds by the clock where a GPU (one, shared with other fits) "
-    "did the work. The paper prints no times. *Steps on all rows* counts evaluations of likelihood "
+    "CPU seconds of one thread, or wall-clock seconds if a GPU (one, shared with other fits) did "
+    "the work. The paper prints no times. *Steps on all rows* counts evaluations of likelihood "
     "and gradient."
 )
 
@@ -292,7 +292,7 @@ PANELS = {
 
 
 def picture(records: list[Record]) -> str | None:
-    """RMSE and NLPD against Exact-GP's, and seconds, by set."""
+    """Draw RMSE and NLPD against Exact-GP's, and seconds, by set."""
     cells = Cells.of(records)
     sets = [name for name in cells.sets if cells.of_model(name, "exact")]
     if not sets:

@@ -1,7 +1,7 @@
 r"""The paper's theory in numbers: every theorem, lemma and bound, as printed and put right.
 
 Everything is small, and exact where that is possible: expectations and probabilities come from
-formulas, derivatives are checked by differences, and what is simulated stands with its error. A
+formulas, derivatives are checked by differences, and simulations are shown with their errors. A
 verdict is computed from the figures (:mod:`experiments.theory_verdicts`), never written by hand.
 
 1. Theorem 1, a mean that is taken for zero: :mod:`experiments.theory_mean`.
@@ -53,7 +53,7 @@ class Task:
     case : str
         Mean, kernel, design or function, as the item has it; may be empty.
     n : int
-        Rows; 0 where there are none.
+        Number of rows; 0 if the item has no rows.
     noise : float
         Noise variance, or standard deviation for the band; 0 where the item has its own.
     seed : int
@@ -133,7 +133,7 @@ LEMMA_ROWS = (5, 50, 200)
 
 
 def tasks(given: argparse.Namespace) -> list[Task]:
-    """Everything, in the order of the page."""
+    """Return all tasks, in the order of the page."""
     plan = QUICK if given.quick else FULL
     return [*theorem_tasks(plan), *bound_tasks(plan)]
 
@@ -171,7 +171,7 @@ def bound_tasks(plan: Plan) -> Iterator[Task]:
 
 
 def measure(task: Task) -> Record:
-    """The record of a task."""
+    """Return the record of a task."""
     return MEASURES[task.item](task)
 
 

@@ -8,7 +8,7 @@ f is a function of the RKHS with the known norm B, so that nothing has to be est
 * ``level``, all but a constant (a lengthscale far longer than the interval) and small, with few
   rows and noise above one, where the printed :math:`1/\sigma_\xi` makes the band too narrow.
 
-A draw of the noise counts as covered where the band holds at every one of many x at once; and, for
+A draw of the noise counts as covered if the band holds at every one of many x at once; and, for
 the theorem's "for all n", at the first 1, 2, 4, ... rows too.
 """
 
@@ -66,7 +66,7 @@ def beta(K_f: Array, sd: float, B: float, delta: float, printed: bool) -> float:
 
 
 def measure_band(case: str, n: int, sd: float, seed: int) -> Record:
-    """Coverage over draws of the noise, by the first rows and by all of them."""
+    """Return the coverage over draws of the noise, with the first rows and with all of them."""
     band = BANDS[case]
     theta = log_theta(band.length, 1.0, sd**2)
     rng = np.random.default_rng([seed, n])
@@ -102,7 +102,7 @@ def drawn_function(
 
 
 def _ratio(X: Array, Z: Array, y: Array, f: KernelSum, theta: Array) -> Array:
-    """Largest error over the new rows in units of the posterior deviation, one a draw."""
+    """Return the largest error over the new rows, in posterior deviations, one per draw."""
     post = posterior(KERNEL, X, Z, theta)
     error = np.abs(post.weights @ y - f(Z)[:, None])
     return np.asarray((error / np.sqrt(post.variance)[:, None]).max(0))

@@ -45,7 +45,7 @@ QUANTITIES = tuple(
 
 
 def measure_concentration(design: str, n: int, seed: int) -> Record:
-    """Quantiles of the deviations, the norms that bound them, and the share within each bound."""
+    """Return quantiles of the deviations, norms that bound them, and shares within each bound."""
     growing = design == "growing"
     rng = np.random.default_rng([seed, n, growing])
     length = n / _DENSITY if growing else 1.0
@@ -65,7 +65,7 @@ def measure_concentration(design: str, n: int, seed: int) -> Record:
 
 
 def _judged(forms: Array, M: Array) -> Record:
-    """One quantity: ``forms`` are draws of z'Mz."""
+    """Return the record of one quantity; ``forms`` are draws of z'Mz."""
     n = len(M)
     values = np.linalg.eigvalsh(M)
     away = np.abs(forms - values.sum()) / n

@@ -53,7 +53,7 @@ _DRAWS = 400
 
 
 def deviation(frobenius: float, largest: float, n: int, delta: float, square: bool) -> float:
-    r"""What :math:`|L - EL|` stays below with probability :math:`1 - \delta`.
+    r"""Return the bound of :math:`|L - EL|` that holds with probability :math:`1 - \delta`.
 
     .. math::
 
@@ -70,13 +70,13 @@ def deviation(frobenius: float, largest: float, n: int, delta: float, square: bo
 
 
 def printed_curvature(K: Array, dK: Array) -> float:
-    r"""Case 3 as printed, :math:`\mathrm{Tr}(K^{-1} K^{-1} \partial_l K\, \partial_l K) / 2n`."""
+    r"""Return :math:`\mathrm{Tr}(K^{-1} K^{-1} \partial_l K\, \partial_l K) / 2n`, as printed."""
     A, _ = inverse(K)
     return float(np.sum((A @ A) * (dK[0] @ dK[0]))) / (2.0 * len(K))
 
 
 def case_two_slope(eigenvalues: Array, sd: float, sd_true: float, printed: bool) -> float:
-    r"""Slope of EL by the noise's standard deviation, for unit outputscale, without 1/2n.
+    r"""Return the slope of EL by the noise's deviation, for unit outputscale, without 1/2n.
 
     .. math::
 
@@ -89,7 +89,7 @@ def case_two_slope(eigenvalues: Array, sd: float, sd_true: float, printed: bool)
 
 
 def measure_expected(kernel: str, n: int, seed: int) -> Record:
-    """Slope and curvature at the truth, on all rows and on some, and the epsilon-minimum."""
+    """Return slope and curvature at the truth, on all rows and on some, and the ε-minimum."""
     rng = np.random.default_rng([seed, n])
     X = np.sort(rng.uniform(size=(n, 1)), axis=0)
     K, dK = covariance(kernel, X, TRUE)
@@ -113,7 +113,7 @@ def measure_expected(kernel: str, n: int, seed: int) -> Record:
 
 
 def _slope_of_some_rows(kernel: str, X: Array, rng: np.random.Generator) -> float:
-    """Largest slope at the truth over subsamples of a tenth and a half of the rows."""
+    """Return the largest slope at the truth over subsamples of a tenth and a half of the rows."""
     largest = 0.0
     for share in (0.1, 0.5):
         rows = rng.choice(len(X), max(2, round(share * len(X))), replace=False)
@@ -123,7 +123,7 @@ def _slope_of_some_rows(kernel: str, X: Array, rng: np.random.Generator) -> floa
 
 
 def _least_divergence(kernel: str, X: Array, K_true: Array, rng: np.random.Generator) -> float:
-    """Smallest EL(θ) − EL(θ*) over random θ, all parameters moved at once."""
+    """Return the smallest EL(θ) − EL(θ*) over random θ, all parameters moved at once."""
     at_truth = expected_loss(K_true, K_true)
     moved = TRUE + rng.normal(size=(50, 3))
     losses = [expected_loss(covariance(kernel, X, theta)[0], K_true) for theta in moved]
@@ -131,7 +131,7 @@ def _least_divergence(kernel: str, X: Array, K_true: Array, rng: np.random.Gener
 
 
 def _case_two(K_f: Array) -> Record:
-    """The printed slope by the noise against differences of EL, away from the truth."""
+    """Compare the printed slope by the noise with differences of EL, away from the truth."""
     values = np.asarray(np.linalg.eigvalsh(K_f), dtype=np.float64)
     sd_true = math.exp(0.5 * TRUE[2])
     sd = 1.5 * sd_true
@@ -148,7 +148,7 @@ def _case_two(K_f: Array) -> Record:
 
 
 def _epsilon_minimum(kernel: str, X: Array, K_true: Array, rng: np.random.Generator) -> Record:
-    """How far L(θ*) lies above the lowest L of each parameter, and how often beyond ε."""
+    """Return how far L(θ*) lies above the lowest L of each parameter, and how often beyond ε."""
     n = len(X)
     y = np.linalg.cholesky(K_true) @ rng.normal(size=(n, _DRAWS))
     at_truth, norms_true = _losses(K_true, K_true, y)
@@ -172,7 +172,7 @@ def _epsilon_minimum(kernel: str, X: Array, K_true: Array, rng: np.random.Genera
 
 
 def _losses(K: Array, K_true: Array, y: Array) -> tuple[Array, tuple[float, float]]:
-    """The appendix's loss of every draw, and both norms of U' K⁻¹ U with U U' the true K."""
+    """Return the appendix's loss of every draw, and both norms of U' K⁻¹ U (U U' = true K)."""
     A, logdet = inverse(K)
     U = np.linalg.cholesky(K_true)
     values = np.linalg.eigvalsh(U.T @ A @ U)
@@ -183,7 +183,7 @@ def _losses(K: Array, K_true: Array, y: Array) -> tuple[Array, tuple[float, floa
 def _epsilon(
     norms: tuple[float, float], norms_true: tuple[float, float], n: int, square: bool
 ) -> float:
-    """Printed: twice the deviation at θ. Right: those at θ and at θ*, each with half of δ."""
+    """Return ε: printed, twice the deviation at θ; corrected, those at θ and θ*, each with δ/2."""
     if not square:
         return 2.0 * deviation(*norms, n, EPSILON_DELTA, False)
     return sum(deviation(*x, n, EPSILON_DELTA / 2.0, True) for x in (norms, norms_true))

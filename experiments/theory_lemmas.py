@@ -60,7 +60,7 @@ class Contraction:
     edge: str = ""
 
     def variance(self, n: int) -> float:
-        """Noise variance with n rows."""
+        """Return the noise variance for n rows."""
         limit = float(n ** (1.0 - 2.0 * smoothness(self.kernel, self.d) / self.d))
         return {"": self.noise, "variance": limit, "deviation": limit**2}[self.edge]
 
@@ -83,7 +83,7 @@ TAIL_DELTA = 0.1
 
 
 def measure_contraction(case: str, n: int) -> Record:
-    """Largest posterior variance on the unit cube with n rows on a grid."""
+    """Return the largest posterior variance on the unit cube with n rows on a grid."""
     setting = CONTRACTIONS[case]
     side = round(n ** (1.0 / setting.d))
     rows = side**setting.d
@@ -99,13 +99,13 @@ def measure_contraction(case: str, n: int) -> Record:
 
 
 def _grid(side: int, d: int) -> Array:
-    """A regular grid of the unit cube, half a step away from its edge."""
+    """Return a regular grid of the unit cube, half a step away from its edge."""
     line = (np.arange(side) + 0.5) / side
     return np.stack(np.meshgrid(*[line] * d, indexing="ij"), axis=-1).reshape(-1, d)
 
 
 def _between(side: int, d: int) -> Array:
-    """Corners of the grid's cells, far from its points, at most some 1600, the cube's included."""
+    """Return corners of the grid's cells, which are far from its points; about 1600 at most."""
     line = np.arange(side + 1) / side
     most = 1600 if d == 1 else 40
     line = line[np.unique(np.linspace(0, side, min(side + 1, most)).astype(int))]
@@ -113,7 +113,7 @@ def _between(side: int, d: int) -> Array:
 
 
 def measure_worst_case(n: int, noise: float, seed: int) -> Record:
-    """Largest error without noise of functions of norm one, against both forms of Lemma 2."""
+    """Return the largest noiseless error of functions of norm one, and both forms of Lemma 2."""
     rng = np.random.default_rng([seed, n])
     X, Z = rng.uniform(size=(n, 1)), rng.uniform(size=(300, 1))
     theta = log_theta(LENGTH, 1.0, noise)
@@ -136,7 +136,7 @@ def lower_tail(a: Array) -> Array:
 
 
 def measure_tail(n: int, noise: float, seed: int) -> Record:
-    """Lemma 3 as a statement on normal variables, and with the deviation of a posterior."""
+    """Check Lemma 3 as a statement on normal variables, and with the deviation of a posterior."""
     a = np.linspace(0.0, 8.0, 8001)
     rng = np.random.default_rng([seed, n])
     X, Z = rng.uniform(size=(n, 1)), rng.uniform(size=(300, 1))
@@ -158,7 +158,7 @@ def measure_tail(n: int, noise: float, seed: int) -> Record:
 
 
 def measure_spectrum(name: str) -> Record:
-    r"""Spread of :math:`\mathcal F(k)(\omega) (1 + \omega^2)^{m_0}` up to a frequency of 30, d = 1.
+    r"""Return the spread of :math:`\mathcal F(k)(\omega) (1 + \omega^2)^{m_0}`, ω ≤ 30, d = 1.
 
     Assumption C2 wants it between two constants. The spectral density of a Matérn kernel with unit
     lengthscale goes like :math:`(2 \nu + \omega^2)^{-m_0}`, that of the rbf like

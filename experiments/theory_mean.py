@@ -55,7 +55,7 @@ def form_and_slope(X: Array, m: Array, theta: Array) -> Array:
 
 
 def balanced_mean(X: Array) -> Array:
-    r"""A mean with :math:`m^\top K^{-1} \partial_l K\, K^{-1} m = 0` at the truth.
+    r"""Return a mean with :math:`m^\top K^{-1} \partial_l K\, K^{-1} m = 0` at the truth.
 
     :math:`\partial_l K` has a zero trace, so that it has eigenvalues of both signs; for
     :math:`v = \sqrt{-\lambda_-}\, u_+ + \sqrt{\lambda_+}\, u_-` the form vanishes, and m = K v. Its
@@ -69,7 +69,7 @@ def balanced_mean(X: Array) -> Array:
 
 
 def mean_vector(case: str, X: Array) -> Array:
-    """The mean at the rows of X, which lie evenly on [0, 1]."""
+    """Return the mean at the rows of X, which lie evenly on [0, 1]."""
     x = X[:, 0]
     if case == "balanced":
         return balanced_mean(X)
@@ -82,7 +82,7 @@ def mean_vector(case: str, X: Array) -> Array:
 
 
 def measure_mean(case: str, n: int, seed: int) -> Record:
-    """Quadratic form by simulation and formula, slopes at the truth, and where MEL is lowest."""
+    """Return quadratic form (simulation, formula), slopes at the truth, and where MEL is lowest."""
     X = np.linspace(0.0, 1.0, n)[:, None]
     m = mean_vector(case, X)
     K_true, dK = covariance(KERNEL, X, TRUE)
@@ -110,7 +110,7 @@ def measure_mean(case: str, n: int, seed: int) -> Record:
 
 
 def quadratic_form(X: Array, m: Array, K_true: Array, seed: int) -> Record:
-    """The mean of y'Ay over draws, its standard error, and both formulas."""
+    """Return the mean of y'Ay over draws, its standard error, and both formulas."""
     n = len(X)
     A, _ = inverse(covariance(KERNEL, X, ELSEWHERE)[0])
     rng = np.random.default_rng([seed, n])
@@ -126,9 +126,9 @@ def quadratic_form(X: Array, m: Array, K_true: Array, seed: int) -> Record:
 
 
 def _least_printed_fit(X: Array, m: Array, K_true: Array) -> float:
-    r"""Smallest :math:`\mathrm{Tr}(K^{-1}(K^* - m m^\top)) / n` over lengthscales and noise.
+    r"""Return the least :math:`\mathrm{Tr}(K^{-1}(K^* - m m^\top)) / n` by lengthscale and noise.
 
-    Where it is negative, shrinking K as a whole sends the printed MEL to minus infinity.
+    If it is negative, the printed MEL goes to minus infinity as K is scaled down.
     """
     S = K_true - np.outer(m, m)
     fits = []

@@ -57,12 +57,12 @@ _REACH = 8.0
 
 
 def log_theta(l: float, s: float, noise: float) -> Array:
-    """Logarithms of lengthscale, outputscale and noise variance."""
+    """Return the logarithms of lengthscale, outputscale and noise variance."""
     return np.log([l, s, noise])
 
 
 def covariance(name: str, X: Array, theta: Array) -> tuple[Array, Array]:
-    """K with noise, shape (n, n), and its derivative by each entry of theta, shape (3, n, n)."""
+    """Return K with noise, (n, n), and its derivatives by the entries of theta, (3, n, n)."""
     kernel = NamedKernel(name, X.shape[1])
     K_f, (_, r) = kernel.evaluate(torch.as_tensor(X), theta[:2])
     by_l = kernel.form.shrink_derivative(K_f, r, math.exp(theta[1]), 1.0)
@@ -71,14 +71,14 @@ def covariance(name: str, X: Array, theta: Array) -> tuple[Array, Array]:
 
 
 def cross(name: str, X: Array, Z: Array, theta: Array) -> Array:
-    """Covariance of the function, without noise, between the rows of X and of Z."""
+    """Return the covariance of the function, without noise, between the rows of X and of Z."""
     kernel = NamedKernel(name, X.shape[1])
     K = kernel.cross(torch.as_tensor(X), torch.as_tensor(Z), theta[:2])
     return np.asarray(K.numpy())
 
 
 def inverse(K: Array) -> tuple[Array, float]:
-    """Inverse and log determinant of a positive definite matrix."""
+    """Return inverse and log determinant of a positive definite matrix."""
     factor = cho_factor(K, lower=True)
     A = cho_solve(factor, np.eye(len(K)))
     return 0.5 * (A + A.T), 2.0 * float(np.log(np.diag(factor[0])).sum())
@@ -106,7 +106,7 @@ def curvature(K: Array, dK: Array) -> Array:
 
 
 def symmetric_difference(f: Callable[[Array], Array], at: Array, step: float = 1e-4) -> Array:
-    """Central differences of f, corrected to fourth order, one row for each entry of ``at``."""
+    """Return central differences of f, of fourth order, one row for each entry of ``at``."""
     rows = []
     for unit in np.eye(len(at)):
         near = (f(at + step * unit) - f(at - step * unit)) / (2.0 * step)
@@ -118,7 +118,7 @@ def symmetric_difference(f: Callable[[Array], Array], at: Array, step: float = 1
 def lowest(
     name: str, X: Array, S: Array, start: Array, free: Sequence[int] = (0, 1, 2)
 ) -> tuple[Array, float]:
-    """Minimum of the expected loss over some of the parameters, and the slope that is left."""
+    """Return the minimum of the expected loss over some parameters, and the remaining slope."""
     chosen = list(free)
 
     def full(part: Array) -> Array:
@@ -169,7 +169,7 @@ class Posterior:
 
 
 def posterior(name: str, X: Array, Z: Array, theta: Array) -> Posterior:
-    """Posterior at the rows of Z given the rows of X."""
+    """Return the posterior at the rows of Z given the rows of X."""
     K, _ = covariance(name, X, theta)
     k_cross = cross(name, Z, X, theta)
     weights = cho_solve(cho_factor(K, lower=True), k_cross.T).T
@@ -198,18 +198,18 @@ class KernelSum:
         return math.sqrt(max(0.0, float(self.coefficients @ K @ self.coefficients)))
 
     def scaled(self, norm: float) -> KernelSum:
-        """The same shape with another norm."""
+        """Return the same function scaled to another norm."""
         return replace(self, coefficients=self.coefficients * (norm / self.norm))
 
 
 def random_function(
     name: str, theta: Array, norm: float, rng: np.random.Generator, d: int = 1, terms: int = 20
 ) -> KernelSum:
-    """A sum of so many kernels at random places of the unit cube, of the norm asked for."""
+    """Return a sum of kernels at random places of the unit cube, of the given norm."""
     centres = rng.uniform(size=(terms, d))
     return KernelSum(name, theta, centres, rng.normal(size=terms)).scaled(norm)
 
 
 def smoothness(name: str, d: int) -> float:
-    r"""The :math:`m_0 = \nu + d/2` of assumption C2 for a Matérn kernel."""
+    r"""Return the :math:`m_0 = \nu + d/2` of assumption C2 for a Matérn kernel."""
     return {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}[name] + 0.5 * d

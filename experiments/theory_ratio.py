@@ -105,9 +105,9 @@ def guarantee(reducible: Array, v: Array, tau: float) -> Array:
 
 
 def measure_ratio(case: str, n: int, noise: float, seed: int) -> Record:
-    """Probabilities of a ratio above the thresholds, with the noise itself and with residuals.
+    """Return probabilities of a ratio above the thresholds, with true noise and with residuals.
 
-    Where the kernel is not the function's own, that one on the same data stands beside it.
+    If the kernel is not the function's own, the record also has the own kernel on the same data.
     """
     fit = FITS[case]
     setting = Setting(fit, n, noise, noise, seed)
@@ -118,7 +118,7 @@ def measure_ratio(case: str, n: int, noise: float, seed: int) -> Record:
 
 
 def measure_limit(case: str, n: int, model_noise: float, seed: int) -> Record:
-    """The same where the model's noise is not the data's."""
+    """Return the same if the model's noise is not the data's."""
     return Setting(FITS[case], n, TRUE_NOISE, model_noise, seed).shares()
 
 
@@ -138,7 +138,7 @@ class Setting:
         self.v = np.sqrt(noise * (1.0 + self.post.noise_gain))
 
     def simulated(self) -> tuple[Array, Array]:
-        """Ratios of many tables, with the true noise and with residuals, shape (rows, draws)."""
+        """Return ratios of many tables, with the true noise and with residuals, (rows, draws)."""
         train = math.sqrt(self.noise) * self.rng.normal(size=(self.n, _DRAWS))
         new = math.sqrt(self.noise) * self.rng.normal(size=(_NEW_ROWS, _DRAWS))
         y = self.f(self.X)[:, None] + train
@@ -149,7 +149,7 @@ class Setting:
         return np.abs(error) / np.abs(known), np.abs(error) / np.abs(fitted)
 
     def shares(self) -> Record:
-        """Exact and simulated probabilities, mean over the new rows."""
+        """Return exact and simulated probabilities, averaged over the new rows."""
         known, fitted = self.simulated()
         record: Record = {"largest_bias": float(np.abs(self.b).max())}
         for tau in EXCESSES:
@@ -164,7 +164,7 @@ class Setting:
         return record
 
     def theorem(self) -> Record:
-        """The bound and the condition on n, as printed and put right."""
+        """Return the bound and the condition on n, as printed and corrected."""
         tau, norm_f = EXCESSES[0], self.fit.norm
         sd = np.sqrt(self.post.variance)
         exact, bound = exceedance(self.b, self.v, tau), guarantee(norm_f * sd, self.v, tau)
@@ -186,7 +186,7 @@ class Setting:
         }
 
     def _printed_condition(self, tau: float) -> tuple[Array, Array]:
-        r"""The n that the theorem asks for at every new row, and Lemma 4's bound of it.
+        r"""Return the n that the theorem asks for at every new row, and Lemma 4's bound of it.
 
         The constant C' is the least that Lemma 1 can have here, and so in the theorem's favour.
         """

@@ -52,7 +52,7 @@ class Section:
     tables: Callable[[Sequence[Record]], list[str]]
 
 
-#: What the picture says, for those who do not see it.
+#: Alternative text of the picture.
 _ALTERNATIVE = (
     "Three panels. Left: the 0.9 quantile of the deviations of loss and slopes from their "
     "expectations, against n, with lines of n^(−1/2) and n^(−3/4). Middle: the printed and the "
@@ -65,7 +65,7 @@ _ALTERNATIVE = (
 
 
 def report(records: Sequence[Record]) -> str:
-    """The page in Markdown."""
+    """Return the page in Markdown."""
     fine = _ordered([r for r in records if not r.get("error")])
     failed = [r for r in records if r.get("error")]
     judged = {s.item: item_checks(s.item, fine) for s in SECTIONS}
@@ -130,7 +130,7 @@ def _section(
 
 
 def _ordered(records: Sequence[Record]) -> list[Record]:
-    """By case as this page has them, and size: several processes finish in any order."""
+    """Sort records by case and size, as several processes finish in any order."""
     cases = [*MEANS, *FITS, *_KERNELS, "growing", "infill", *BANDS, *CONTRACTIONS]
     place = {case: i for i, case in enumerate(cases)}
     return sorted(records, key=lambda r: (place.get(r["case"], -1), r["n"], r["noise"], r["seed"]))
@@ -162,7 +162,7 @@ def _mean_tables(records: Sequence[Record]) -> list[str]:
 
 
 def _rounded(values: Sequence[float]) -> list[float]:
-    """Rounding errors of sums that are zero are not figures."""
+    """Round sums to zero that differ from it by rounding errors only."""
     return [0.0 if abs(x) < 1e-12 else x for x in values]
 
 
@@ -399,7 +399,7 @@ SECTIONS = (
 
 
 def picture(records: Sequence[Record]) -> str | None:
-    """The picture as the text of an SVG file; None where a panel would be empty."""
+    """Return the picture as SVG text; None if a panel would be empty."""
     fine = [r for r in records if not r.get("error")]
     needed = (("concentration", "growing"), ("band", "random"), ("band", "level"))
     if not all(of(fine, item, case=case) for item, case in needed):
@@ -408,7 +408,7 @@ def picture(records: Sequence[Record]) -> str | None:
 
 
 def draw(records: Sequence[Record]) -> Figure:
-    """Rates of concentration, β against the noise, and coverage above unit noise."""
+    """Draw rates of concentration, β against the noise, and coverage above unit noise."""
     fig = Figure(figsize=(11.0, 3.8), layout="constrained")
     rates, betas, coverage = fig.subplots(1, 3)
     _draw_rates(rates, of(records, "concentration", case="growing"))

@@ -70,7 +70,7 @@ class Slope:
     se: float
 
     def agrees(self, other: float) -> bool:
-        """Whether it is the other exponent, as far as can be told."""
+        """Return whether it equals another exponent within its error."""
         return abs(self.mean - other) <= max(3.0 * self.se, _EXPONENT)
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ class Slope:
 
 
 def verdict(checks: Sequence[Check]) -> str:
-    """All hold, some, or none.
+    """Return in words whether all, some or none of the checks hold.
 
     Examples
     --------
@@ -93,24 +93,24 @@ def verdict(checks: Sequence[Check]) -> str:
 
 
 def of(records: Iterable[Record], item: str, **fields: object) -> list[Record]:
-    """Records of an item without an error, with the fields asked for."""
+    """Return the records of an item without an error that have the given fields."""
     wanted = {"item": item} | fields
     return [r for r in records if not r.get("error") and all(r[k] == v for k, v in wanted.items())]
 
 
 def cell_mean(records: Iterable[Record], field: str) -> float:
-    """Mean of a field over the records; NaN without any."""
+    """Return the mean of a field over the records; NaN without any."""
     values = [float(r[field]) for r in records]
     return fmean(values) if values else math.nan
 
 
 def quantity(name: str, field: str) -> Callable[[Record], float]:
-    """What takes a field of one of the quantities that concentrate out of a record."""
+    """Return a function that reads a field of one concentrating quantity from a record."""
     return lambda record: float(record["quantities"][name][field])
 
 
 def slope(records: Sequence[Record], value: Callable[[Record], float]) -> Slope:
-    """Exponent of n, fitted by least squares in logarithms to each seed."""
+    """Return the exponent of n, fitted by least squares in logarithms to each seed."""
     found = []
     for seed in sorted({r["seed"] for r in records}):
         own = [r for r in records if r["seed"] == seed]
@@ -124,7 +124,7 @@ def slope(records: Sequence[Record], value: Callable[[Record], float]) -> Slope:
 
 
 def levels(records: Sequence[Record], *names: str) -> list[tuple[Any, ...]]:
-    """Values that some fields have together, in order of appearance."""
+    """Return the combinations of values of some fields, in order of appearance."""
     return list(dict.fromkeys(tuple(r[name] for name in names) for r in records))
 
 
@@ -158,7 +158,7 @@ def _mean(records: Sequence[Record]) -> tuple[list[Check], list[Check]]:
         ),
         Check(
             "the printed MEL has a minimum",
-            f"its data fit goes down to {figure(lowest_fit)} a row: "
+            f"its data fit goes down to {figure(lowest_fit)} per row: "
             + ("no lower bound" if lowest_fit < 0.0 else "bounded"),
             lowest_fit >= 0.0,
         ),
@@ -177,7 +177,7 @@ def _mean(records: Sequence[Record]) -> tuple[list[Check], list[Check]]:
 
 
 def _kept(record: Record, j: int) -> bool:
-    """Whether parameter j, searched for alone, comes back to the truth."""
+    """Return whether parameter j, optimised alone, is recovered."""
     return abs(math.log(record["alone"][j])) < _RECOVERED
 
 
@@ -300,7 +300,7 @@ def _ratio_right(own: list[Record], tau: str) -> list[Check]:
 
 
 def _by_cell(own: Sequence[Record], case: str, field: str) -> dict[tuple[int, float], float]:
-    """Mean over the seeds of every (n, noise)."""
+    """Return the mean over the seeds of every (n, noise)."""
     mine = [r for r in own if r["case"] == case]
     return {
         (n, noise): cell_mean([r for r in mine if (r["n"], r["noise"]) == (n, noise)], field)
@@ -309,7 +309,7 @@ def _by_cell(own: Sequence[Record], case: str, field: str) -> dict[tuple[int, fl
 
 
 def _told_apart(own: Sequence[Record], field: str) -> list[bool]:
-    """Whether a wrong kernel has a larger share than the function's own, in every cell."""
+    """Return, per cell, whether a wrong kernel has a larger share than the function's own."""
     told = []
     for case in WRONG:
         right = _by_cell(own, case, f"own_{field}")
@@ -318,7 +318,7 @@ def _told_apart(own: Sequence[Record], field: str) -> list[bool]:
 
 
 def _growth(own: Sequence[Record], field: str) -> float:
-    """The largest factor, over the noises, from the fewest rows to the most."""
+    """Return the largest factor, over the noises, from the fewest rows to the most."""
     cells = _by_cell(own, "right", field)
     rows = sorted({n for n, _ in cells})
     noises = {noise for _, noise in cells}
@@ -435,7 +435,7 @@ def _concentration(records: Sequence[Record]) -> tuple[list[Check], list[Check]]
 
 
 def _spread_check(own: Sequence[Record]) -> Check:
-    """Whether the simulated standard deviation is that of the formula, in both designs."""
+    """Check that the simulated standard deviation is that of the formula, in both designs."""
     ratios = []
     for case, n in levels(own, "case", "n"):
         for q in QUANTITIES:
@@ -450,7 +450,7 @@ def _spread_check(own: Sequence[Record]) -> Check:
 
 
 def _inside(own: Sequence[Record], delta: float, form: str, quantities: Sequence[str]) -> float:
-    """The smallest share within a bound, over sizes, designs and quantities; seeds are averaged."""
+    """Return the smallest share within a bound, over sizes, designs and quantities (seed means)."""
     return min(
         fmean(
             r["quantities"][q][f"at_{delta:g}"][f"inside_{form}"]
@@ -594,7 +594,7 @@ def _tail_checks_right(least: dict[str, float], lemma4: dict[str, float]) -> lis
 
 
 def _rate_checks(contraction: Sequence[Record]) -> dict[str, Check]:
-    """Lemma 1 at fixed noise, and at the edge of its condition in both readings."""
+    """Check Lemma 1 at fixed noise, and at the edge of its condition in both readings."""
     cases = list(dict.fromkeys(str(r["case"]) for r in contraction))
     fixed = max(_last_growth(contraction, c) for c in cases if "edge" not in c)
     edges = {kind: _last_growth(contraction, f"{kind} at the edge") for kind in _EDGES}
@@ -618,7 +618,7 @@ _EDGES = {"deviation": "σ_ξ > C n^(1 − 2m₀/d)", "variance": "σ_ξ² > C n
 
 
 def _last_growth(records: Sequence[Record], case: str) -> float:
-    """Exponent of σ̂² over its bound between the two largest n."""
+    """Return the exponent of σ̂² over its bound between the two largest n."""
     last = sorted(of(records, "contraction", case=case), key=lambda r: r["rows"])[-2:]
     x, y = np.log([r["rows"] for r in last]), np.log([r["over_bound"] for r in last])
     return float((y[-1] - y[0]) / (x[-1] - x[0])) if len(last) == 2 else math.nan
@@ -636,5 +636,5 @@ ITEMS: dict[str, Callable[[Sequence[Record]], tuple[list[Check], list[Check]]]] 
 
 
 def item_checks(item: str, records: Sequence[Record]) -> tuple[list[Check], list[Check]]:
-    """Claims of an item as printed, and put right."""
+    """Return the checks of an item, as printed and corrected."""
     return ITEMS[item](records)

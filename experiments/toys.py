@@ -1,11 +1,12 @@
 """Figures 2 and 6: two functions of one variable, thirty points each, over many seeds.
 
 The paper draws one sample and counts how many of its thirty points, training and test rows alike,
-lie inside the 95 % interval. Here the same is counted over many draws, and beside it what the
-interval is for: new points. The mean is judged by its distance to the true function.
+lie inside the 95 % interval. Here the same is counted over many draws, and also the coverage of new
+points, which is the purpose of an interval. The mean is judged by its distance to the true
+function.
 
 Two intervals can be meant by "95 % confidence interval": that of an observation, noise included,
-and that of the function alone, which no observation has to respect. Both are counted on the thirty
+and that of the function alone, which need not contain observations. Both are counted on the thirty
 points, since the second one explains the paper's 50 %.
 
     python -m experiments toys
@@ -76,7 +77,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def tasks(given: argparse.Namespace) -> list[Task]:
-    """Every model on every draw of both functions."""
+    """Return every model on every draw of both functions."""
     seeds = given.seeds or (QUICK_SEEDS if given.quick else SEEDS)
     return [
         Task(kind, model, seed) for seed in range(seeds) for kind in KINDS for model in COMPARED
@@ -84,13 +85,13 @@ def tasks(given: argparse.Namespace) -> list[Task]:
 
 
 def _draw(kind: str, seed: int) -> tuple[Array, Array, NDArray[np.intp]]:
-    """Thirty points, and which of them are for training: 80 %, as in the paper."""
+    """Draw thirty points, and the 80 % of them that are for training, as in the paper."""
     X, y = datasets.toy(random_state=seed, kind=cast(Kind, kind))
     return X, y, np.random.default_rng(seed).permutation(len(y))[: round(0.8 * len(y))]
 
 
 def truth(kind: str, x: Array) -> Array:
-    """The function without noise."""
+    """Return the function without noise."""
     trend = 3.0 * x if kind == "sine" else 3.0 * np.abs(x) ** 1.5
     return trend + 2.0 * np.sin(2.0 * np.pi * x)
 
@@ -119,7 +120,7 @@ def measure(task: Task) -> Record:
 
 
 def _function_interval(model: Any, X: Array) -> Array:
-    """Central interval of the function, without the noise of an observation."""
+    """Return the central interval of the function, without the noise of an observation."""
     mean, std = model.predict(X, return_latent_std=True)
     return np.stack([mean - HALF_WIDTH * std, mean + HALF_WIDTH * std], axis=1)
 
@@ -138,7 +139,7 @@ def _of(records: Sequence[Record], kind: str, model: str) -> list[Record]:
 
 
 def judge(records: Sequence[Record], kind: str) -> list[Verdict]:
-    """The figure's claims, and what fresh points say."""
+    """Judge the figure's claims, also by the coverage of fresh points."""
     name, _, (single_printed, two_printed) = KINDS[kind]
     observed = {m: values(_of(records, kind, m), "coverage_observed") for m in COMPARED}
     fresh = {m: values(_of(records, kind, m), "coverage_fresh") for m in COMPARED}
@@ -196,7 +197,7 @@ def _nearer(first: Sequence[float], second: Sequence[float]) -> bool | None:
 
 
 def _about(shares: Sequence[float], wanted: float) -> bool | None:
-    """Whether the printed share lies within the spread of the draws."""
+    """Return whether the printed share lies within the spread of the draws."""
     if len(shares) < 2:
         return None
     spread = standard_error(shares) * len(shares) ** 0.5
@@ -219,7 +220,7 @@ def _judged(records: list[Record]) -> str:
 
 
 def _says(found: Sequence[Verdict]) -> str:
-    """A paragraph whose words come from the verdicts."""
+    """Return a paragraph whose words come from the verdicts."""
     first = [v.holds for v in found[::6]]
     fresh, ours, noise = ([v.holds for v in found[k::6]] for k in (3, 4, 5))
     return (
@@ -277,7 +278,7 @@ report = Page(
 
 
 def picture(records: list[Record]) -> str | None:
-    """The paper's panels for one draw of each function, and our default beside them."""
+    """Draw the paper's panels for one draw of each function, and our default beside them."""
     drawn = {(r["kind"], r["model"]): r for r in scored(records) if r.get("curve")}
     kinds = [kind for kind in KINDS if any(key[0] == kind for key in drawn)]
     if not kinds:
@@ -300,7 +301,7 @@ def picture(records: list[Record]) -> str | None:
 
 
 def _legend(axes: Iterable[Axes]) -> dict[str, Any]:
-    """One handle for each name that occurs in any of the panels."""
+    """Return one handle for each name that occurs in any of the panels."""
     found: dict[str, Any] = {}
     for ax in axes:
         handles, labels = ax.get_legend_handles_labels()

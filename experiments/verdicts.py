@@ -21,7 +21,7 @@ __all__ = [
     "verdicts",
 ]
 
-#: By set: True, False, or None where there is nothing to judge by.
+#: By set: True, False, or None if there is no figure to judge by.
 Judged = Mapping[str, bool | None]
 
 
@@ -40,7 +40,7 @@ class Verdict:
 
 
 def on_all(judged: Judged) -> bool | None:
-    """Whether it holds on every set; one exception decides, a missing set leaves it open.
+    """Return whether it holds on every set; one exception decides, a missing set gives None.
 
     Examples
     --------
@@ -53,7 +53,7 @@ def on_all(judged: Judged) -> bool | None:
 
 
 def at_least(judged: Judged, wanted: int) -> bool | None:
-    """Whether it holds on so many sets; None where the missing ones can still decide it.
+    """Return whether it holds on at least that many sets; None if missing sets can decide it.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def at_least(judged: Judged, wanted: int) -> bool | None:
 
 
 def count(judged: Judged) -> str:
-    """How often it holds, with the exceptions by name.
+    """Return how often it holds, with the exceptions by name.
 
     Examples
     --------
@@ -93,6 +93,6 @@ def phrase(holds: bool | None, yes: str, no: str) -> str:
 
 
 def verdicts(found: Iterable[Verdict]) -> str:
-    """The table of a page's verdicts."""
+    """Return the table of a page's verdicts."""
     rows = [[v.statement, v.word, v.evidence] for v in found]
     return markdown_table(["statement", "holds", "figures"], rows)

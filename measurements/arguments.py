@@ -9,7 +9,7 @@ __all__ = ["names", "numbers", "positive"]
 
 
 def positive(text: str) -> int:
-    """A positive whole number.
+    """Parse a positive whole number.
 
     Examples
     --------
@@ -22,7 +22,7 @@ def positive(text: str) -> int:
 
 
 def names(known: Collection[str]) -> Callable[[str], list[str]]:
-    """Some of the known names, with commas between them; each counts once.
+    """Return a parser of known names with commas between them; each counts once.
 
     Examples
     --------
@@ -41,7 +41,7 @@ def names(known: Collection[str]) -> Callable[[str], list[str]]:
 
 
 def numbers(text: str) -> list[int]:
-    """Whole numbers from 0 on, such as those of folds; each counts once.
+    """Parse whole numbers from 0 on, such as those of folds; each counts once.
 
     Examples
     --------

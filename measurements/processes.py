@@ -237,7 +237,7 @@ def _reader(process: subprocess.Popen[str]) -> tuple[Thread, SimpleQueue[str]]:
 
 
 def _next_line(lines: SimpleQueue[str], seconds: float, stop: Event) -> str | None:
-    """Wait for a line; None if it takes longer than so many seconds, or once ``stop`` is set."""
+    """Wait for a line; None if it takes longer than ``seconds``, or once ``stop`` is set."""
     end = time.monotonic() + seconds
     while not stop.is_set() and (left := end - time.monotonic()) > 0:
         try:

@@ -136,7 +136,7 @@ def fill(text: str, folder: Path, results: Sequence[Path] = RESULTS) -> str:
 
 
 def _after_heading(text: str) -> str:
-    """A table cannot begin on the line of its title."""
+    """Put a blank line before a table, which cannot begin on the line of its title."""
     return f"\n\n{text}" if text.startswith("|") else text
 
 

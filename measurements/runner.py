@@ -154,7 +154,7 @@ class Measurement(Generic[T]):
             nargs="?",
             const="all",
             choices=("all", "stale"),
-            help="measure again what is stored; stale: only what other source code measured",
+            help="measure stored cells again; stale: only those of other source code",
         )
         parser.add_argument("--table-only", action="store_true", help="only page and figure")
         self.strategy.add_arguments(parser)

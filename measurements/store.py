@@ -1,7 +1,7 @@
-"""Results on disk that survive a broken run.
+"""Results on disk that survive an interrupted run.
 
-A benchmark takes hours, so each result is kept as soon as it is known: one JSON object a line,
-appended under a lock and forced to disk. A run that starts again asks the store what is there.
+A benchmark takes hours, so each result is kept as soon as it is known: one JSON object per line,
+appended under a lock and forced to disk. A run that starts again measures only what is missing.
 Only the last line can be incomplete, when a run was killed while writing it; it has no newline,
 is ignored by readers and cut off by the next writer. Tables are replaced as a whole instead.
 """
@@ -53,29 +53,29 @@ def plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class JsonLines:
-    """Records in a file, one a line, told apart by the fields ``key``.
+    """Records in a file, one per line, identified by the fields ``key``.
 
-    A record with an ``error`` is there to be seen, but does not count as done: a later run tries
-    again, and of several lines with the same key the last one holds.
+    A record with an ``error`` can be read, but does not count as done: a later run tries again. Of
+    several lines with the same key the last one counts.
     """
 
     path: Path
     key: tuple[str, ...]
 
     def key_of(self, record: Record) -> Key:
-        """The values that identify a record."""
+        """Return the values that identify a record."""
         return tuple(record[name] for name in self.key)
 
     def records(self) -> dict[Key, Record]:
-        """All complete records by key, in the order in which the keys first came."""
+        """Return all complete records by key, in the order in which the keys first came."""
         return self._parse(self.path.read_bytes()) if self.path.exists() else {}
 
     def done(self) -> set[Key]:
-        """Keys of the records without an error."""
+        """Return the keys of the records without an error."""
         return {key for key, record in self.records().items() if not record.get("error")}
 
     def append(self, record: Record, replace: bool = False) -> bool:
-        """Add a record; returns False where another run has already done the same one."""
+        """Add a record; returns False if another run has already stored the same one."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.path, "a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed

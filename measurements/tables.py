@@ -1,6 +1,6 @@
 """Numbers as people read them, and Markdown tables of them.
 
-A mean over splits stands with its spread. ``sd`` (divisor n - 1) says how much one split differs
+A mean over splits is shown with its spread. ``sd`` (divisor n - 1) says how much one split differs
 from another, which is what papers on these tables print; ``se`` = sd / sqrt(n) says how well the
 mean itself is known, which is what a comparison with a goal needs.
 """
@@ -17,7 +17,7 @@ MISSING = "–"
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table whose source is aligned too, as it is read in the terminal as often as rendered."""
+    """Return a Markdown table with aligned columns, so that its source can be read too."""
     lines = [list(header), *(list(row) for row in rows)]
     if any(len(line) != len(header) for line in lines):
         raise ValueError(f"every row needs {len(header)} cells, as the header has")
@@ -29,7 +29,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def figure(value: float | None, digits: int = 3) -> str:
-    """A number with so many significant digits; small ones as 1.2e-05."""
+    """Return a number with that many significant digits; small ones as 1.2e-05."""
     if value is None or not math.isfinite(value):
         return MISSING
     if value == 0.0:
@@ -40,17 +40,17 @@ def figure(value: float | None, digits: int = 3) -> str:
 
 
 def mean_sd(values: Sequence[float], digits: int = 3) -> str:
-    """Mean ± standard deviation, the mean with so many significant digits."""
+    """Return mean ± standard deviation, the mean with that many significant digits."""
     return _plus_minus(values, _sd(values), digits)
 
 
 def mean_se(values: Sequence[float], digits: int = 3) -> str:
-    """Mean ± standard error."""
+    """Return mean ± standard error."""
     return _plus_minus(values, _sd(values) / math.sqrt(max(len(values), 1)), digits)
 
 
 def yes_no(passed: bool | None) -> str:
-    """A mark; None where there is nothing to judge."""
+    """Return a mark for yes or no, and another one for None (not decided)."""
     return MISSING if passed is None else "yes" if passed else "**no**"
 
 

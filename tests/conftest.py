@@ -15,7 +15,7 @@ settings.load_profile("no deadline")
 
 @pytest.fixture
 def searches(monkeypatch):
-    """The number of points of every search for neighbours."""
+    """Return a list that gets the number of points of every search for neighbours."""
     seen, query = [], TreeIndex.query
 
     def counted(self, points, *args):
@@ -28,7 +28,7 @@ def searches(monkeypatch):
 
 @pytest.fixture
 def module_calls(monkeypatch):
-    """Shapes of the inputs of every call of a GPyTorch module."""
+    """Return a list that gets the input shape of every call of a GPyTorch module."""
     seen, open_calls, dense = [], [], gpytorch_kernels.dense
 
     def counted(module, X, Z):
@@ -52,7 +52,7 @@ def witness(monkeypatch):
 
 @pytest.fixture(scope="session")
 def fitted():
-    """The defaults, but for fewer kernels."""
+    """Return a fitted model with the defaults, except for fewer kernels."""
     model = TwoStageGPRegressor("neighbors", kernels=("rbf", "matern32", "laplacian"))
     return model.set_params(random_state=0).fit(*table(600, 3))
 

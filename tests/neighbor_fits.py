@@ -42,7 +42,7 @@ def table(n=300, d=2, seed=0, noise=NOISE):
 
 
 def make_rows(kind="plain", grouped=False, n=40):
-    """Distinct rows: plain, or with copies, weights below one and known noise."""
+    """Return distinct rows: plain, or with copies, weights below one and known noise."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, 2))
     y = np.sin(2.0 * X[:, 0]) + 0.3 * rng.normal(size=n)
@@ -55,18 +55,18 @@ def make_rows(kind="plain", grouped=False, n=40):
 
 
 def neighbors(**options):
-    """The stack of one kernel, trees and the constant; half a second."""
+    """Return a model that stacks one kernel, trees and the constant; it fits in half a second."""
     given = {"kernels": ("rbf",), "ard": False, "random_state": 0, "settings": SHORT_TREES}
     return TwoStageGPRegressor(**{"method": "neighbors", **given, **options})
 
 
 def ridge(**options):
-    """One kernel in each stage: a tenth of a second."""
+    """Return a model with one kernel in each stage; it fits in a tenth of a second."""
     return neighbors(**{"mean": "rbf", "variance": "rbf", **options})
 
 
 def same(a, b, X, rtol=1e-9, atol=1e-12):
-    """Two models give the same distribution."""
+    """Check that two models give the same distribution."""
     for one, other in zip(
         a.predict(X, return_std=True), b.predict(X, return_std=True), strict=True
     ):

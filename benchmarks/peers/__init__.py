@@ -31,7 +31,7 @@ class Model:
     Attributes
     ----------
     label : str
-        What stands in the list of models on the page.
+        Description in the list of models on the page.
     package : str
         The distribution whose version is recorded.
     where : str
@@ -45,7 +45,7 @@ class Model:
     ours: bool = False
 
     def load(self) -> Callable[[Array, Array, int], Fitted]:
-        """The function that fits; a missing package is told apart from one that fails."""
+        """Return the function that fits; raise NotInstalledError if its package is missing."""
         module, _, function = self.where.partition(":")
         try:
             found: Any = import_module(f"benchmarks.peers.{module}")
@@ -54,7 +54,7 @@ class Model:
         return found.fitter(function) if self.ours else getattr(found, function)
 
     def version(self) -> str | None:
-        """Of the installed package, with its name unless it is ours; None where there is none."""
+        """Return the installed version, after the package's name unless ours; None if missing."""
         try:
             found = version(self.package)
         except PackageNotFoundError:
@@ -92,17 +92,17 @@ PEERS: Mapping[str, Model] = {
         "GPBoost, Vecchia with 20 neighbours, isotropic Matérn 3/2", "gpboost", "gpboost_gp:fit"
     ),
     "gpboost_ard": Model(
-        "GPBoost, the same with a lengthscale a column", "gpboost", "gpboost_gp:fit_ard"
+        "GPBoost, the same with one lengthscale per column", "gpboost", "gpboost_gp:fit_ard"
     ),
     "gpnn": Model("GPNN of Allison et al. 2023, 50 neighbours", "gpytorch", "gpnn:fit"),
     "gpytorch_svgp": Model(
         "GPyTorch SVGP, 500 inducing points, Matérn 5/2", "gpytorch", "gpytorch_svgp:fit"
     ),
     "gpytorch_rbf": Model(
-        "GPyTorch exact GP, RBF, a lengthscale a column", "gpytorch", "gpytorch_exact:fit_rbf"
+        "GPyTorch exact GP, RBF, one lengthscale per column", "gpytorch", "gpytorch_exact:fit_rbf"
     ),
     "gpytorch_matern": Model(
-        "GPyTorch exact GP, Matérn 5/2, a lengthscale a column",
+        "GPyTorch exact GP, Matérn 5/2, one lengthscale per column",
         "gpytorch",
         "gpytorch_exact:fit_matern",
     ),

@@ -34,7 +34,7 @@ class _Sklearn(Fitted):
 
 
 def fit_sklearn(X: Array, y: Array, seed: int) -> Fitted:
-    """The documented kernel for noisy data."""
+    """Fit scikit-learn with the documented kernel for noisy data."""
     kernel = 1.0 * Matern(nu=1.5) + WhiteKernel()
     return _Sklearn(GaussianProcessRegressor(kernel, random_state=seed).fit(X, y))
 
@@ -51,7 +51,7 @@ class _GPyTorch(Fitted):
 
 
 def fit_gpytorch(X: Array, y: Array, seed: int) -> Fitted:
-    """The tutorial's model and loop."""
+    """Fit GPyTorch with the tutorial's model and loop."""
     torch.manual_seed(seed)
     model = train(
         _tensor(X),

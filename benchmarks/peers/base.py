@@ -38,7 +38,7 @@ NOT_INSTALLED = "not installed"
 
 
 class NotInstalledError(CannotMeasureError):
-    """The package of a peer is missing: nothing that should stand in a table."""
+    """The package of a peer is missing; such a failure is not shown in a table."""
 
     def __init__(self, package: str | None) -> None:
         super().__init__(f"{NOT_INSTALLED}: {package}")
@@ -57,14 +57,14 @@ class Fitted(ABC):
 
     @abstractmethod
     def predict(self, X: Array) -> Prediction:
-        """Mean and standard deviation; this call is timed."""
+        """Return mean and standard deviation; this call is timed."""
 
     def interval(self, X: Array) -> Array | None:
-        """The model's own 95 % interval, shape (n, 2); None: that of the Gaussian. Not timed."""
+        """Return the model's 95 % interval, shape (n, 2); None for the Gaussian's. Not timed."""
         return None
 
     def own_scores(self, X: Array, y: Array) -> dict[str, float]:
-        """Scores of the model's own distribution where it is not the Gaussian. Not timed."""
+        """Return scores of the model's own distribution if it is not Gaussian. Not timed."""
         return {}
 
 
@@ -86,21 +86,21 @@ class Scaling:
 
     @classmethod
     def of(cls, X: Array, y: Array) -> Scaling:
-        """Measured on the training rows; a constant column is left as it is."""
+        """Measure the scaling on the training rows; a constant column is left as it is."""
         X_scale, y_scale = X.std(axis=0), float(y.std())
         X_scale[X_scale == 0.0] = 1.0
         return cls(X.mean(axis=0), X_scale, float(y.mean()), y_scale or 1.0)
 
     def inputs(self, X: Array) -> Array:
-        """Inputs in standard units."""
+        """Return inputs in standard units."""
         return (X - self.X_mean) / self.X_scale
 
     def target(self, y: Array) -> Array:
-        """A target in standard units."""
+        """Return a target in standard units."""
         return (y - self.y_mean) / self.y_scale
 
     def prediction(self, mean: Array, variance: Array) -> Prediction:
-        """A prediction in standard units, taken back to the user's."""
+        """Return a prediction in the user's units, given one in standard units."""
         std = self.y_scale * np.sqrt(as_float64(variance))
         return Prediction(self.y_mean + self.y_scale * as_float64(mean), std)
 
@@ -123,10 +123,10 @@ class Split:
 
 
 def as_float64(values: NDArray[np.generic]) -> Array:
-    """A flat array in float64."""
+    """Return a flat array in float64."""
     return np.asarray(values, dtype=np.float64).reshape(-1)
 
 
 def threads() -> int:
-    """Threads that a model may use; libraries that do not ask OpenMP are told this number."""
+    """Return the number of threads for libraries that do not read OpenMP's setting."""
     return int(os.environ.get("OMP_NUM_THREADS", "1"))

@@ -45,13 +45,13 @@ class _MeanAndVariance(Fitted):
 
 
 def fit_rmse(X: Array, y: Array, seed: int) -> Fitted:
-    """The mean by squared error: CatBoost for accuracy."""
+    """Fit the mean by squared error: CatBoost for accuracy."""
     rows = Split.of(X, y, seed)
     return _Mean(_boost(rows, "RMSE", seed), rows)
 
 
 def fit_uncertainty(X: Array, y: Array, seed: int) -> Fitted:
-    """Mean and variance by the Gaussian likelihood, as its tutorial on uncertainty does."""
+    """Fit mean and variance by the Gaussian likelihood, as its tutorial on uncertainty does."""
     return _MeanAndVariance(_boost(Split.of(X, y, seed), "RMSEWithUncertainty", seed))
 
 

@@ -2,8 +2,8 @@
 
 Covariance and number of neighbours are what its documentation shows for Gaussian processes: a
 Matérn covariance with smoothness 1.5, 20 neighbours to fit and, as is its default, twice as many to
-predict, random order, L-BFGS on the likelihood. Columns and target are standardised, as one range
-parameter for all columns presumes.
+predict, random order, L-BFGS on the likelihood. Columns and target are standardised, because one
+range parameter for all columns needs comparable units.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class _Vecchia(Fitted):
 
 
 def fit(X: Array, y: Array, seed: int) -> Fitted:
-    """One range parameter for all columns."""
+    """Fit with one range parameter for all columns."""
     return _fit(X, y, seed, "matern")
 
 
 def fit_ard(X: Array, y: Array, seed: int) -> Fitted:
-    """A range parameter a column, which takes many times longer."""
+    """Fit with one range parameter per column, which takes many times longer."""
     return _fit(X, y, seed, "matern_ard")
 
 

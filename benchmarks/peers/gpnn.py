@@ -2,12 +2,12 @@
 
 Inputs are whitened by their principal components and divided by √d, the target is standardised. The
 hyperparameters of an isotropic RBF kernel come from ten random blocks of 300 rows: Adam on the sum
-of their negative log likelihoods. A thousand rows that are no neighbours of anything then give
-``mean((y - m)² / s²)``, by which outputscale and noise are multiplied. A prediction is an exact
-Gaussian process on the nearest training rows.
+of their negative log likelihoods. A thousand other rows, which are never used as neighbours, then
+give ``mean((y - m)² / s²)``, by which outputscale and noise are multiplied. A prediction is an
+exact Gaussian process on the nearest training rows.
 
 It predicts as the official program does, point by point: one search for the neighbours and one
-GPyTorch model a row, so that its speed is the one that a user of that program gets. One setting
+GPyTorch model per row, so that its speed is the one that a user of that program gets. One setting
 differs: 50 neighbours where the official default is 400, as the other neighbour methods here have
 50.
 """
@@ -48,7 +48,7 @@ class Hyperparameters:
     noise: float
 
     def recalibrated(self, factor: float) -> Hyperparameters:
-        """Variances multiplied; the noise stays above the bound that it was estimated with."""
+        """Multiply both variances; the noise stays above the bound that it was estimated with."""
         noise = max(factor * self.noise, 1.001 * MIN_NOISE)
         return Hyperparameters(self.lengthscale, factor * self.outputscale, noise)
 
@@ -64,7 +64,7 @@ class Whitening:
 
     @classmethod
     def of(cls, X: Array, y: Array) -> Whitening:
-        """Measured on the training rows."""
+        """Measure the whitening on the training rows."""
         X_mean = X.mean(axis=0)
         covariance = (X - X_mean).T @ (X - X_mean) / len(X)
         directions, variances, _ = np.linalg.svd(covariance)
@@ -72,11 +72,11 @@ class Whitening:
         return cls(X_mean, matrix, float(y.mean()), float(y.std()) or 1.0)
 
     def inputs(self, X: Array) -> Array:
-        """Whitened inputs."""
+        """Return whitened inputs."""
         return (X - self.X_mean) @ self.matrix
 
     def target(self, y: Array) -> Array:
-        """The standardised target."""
+        """Return the standardised target."""
         return (y - self.y_mean) / self.y_scale
 
 
@@ -119,7 +119,7 @@ class GPNN(Fitted):
         self._likelihood = _likelihood()
 
     def predict(self, X: Array) -> Prediction:
-        """One search and one small model a row, as the official program has it."""
+        """Predict with one search and one small model per row, as the official program does."""
         inputs = self.whitening.inputs(X)
         mean, variance = np.empty(len(X)), np.empty(len(X))
         for i in range(len(X)):
@@ -155,7 +155,7 @@ def fit(X: Array, y: Array, seed: int) -> Fitted:
 
 
 def estimate(X: Array, y: Array, whitening: Whitening) -> Hyperparameters:
-    """One set of hyperparameters for all blocks, as if they were independent."""
+    """Estimate one set of hyperparameters for all blocks, as if they were independent."""
     size = min(BLOCK_ROWS, len(y))
     n = min(len(y) // size, MAX_BLOCKS) * size
     blocks = list(

@@ -1,9 +1,9 @@
 """GPyTorch's exact Gaussian process, trained as its regression tutorial does.
 
-A scaled RBF or Matérn 5/2 kernel with a lengthscale a column, a constant mean, Adam at 0.1 on the
-marginal likelihood. The tutorial's 50 steps are for one column; here are 150. Columns and target
-are standardised, numbers are float64, and every solve is a Cholesky factorisation: the conjugate
-gradients that GPyTorch takes above 800 rows are approximate.
+A scaled RBF or Matérn 5/2 kernel with one lengthscale per column, a constant mean, Adam at 0.1 on
+the marginal likelihood. The tutorial takes 50 steps for one column; here there are 150. Columns and
+target are standardised, numbers are float64, and every solve is a Cholesky factorisation: the
+conjugate gradients that GPyTorch takes above 800 rows are approximate.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["fit_matern", "fit_rbf"]
 
 STEPS = 150
 LEARNING_RATE = 0.1
-#: Up to so many rows, which is always, a matrix is factorised.
+#: Up to so many rows a matrix is factorised; no table here is larger.
 CHOLESKY_ROWS = 10**9
 
 
@@ -35,12 +35,12 @@ class _Exact(Fitted):
 
 
 def fit_rbf(X: Array, y: Array, seed: int) -> Fitted:
-    """With an RBF kernel."""
+    """Fit with an RBF kernel."""
     return _fit(X, y, seed, gpytorch.kernels.RBFKernel(ard_num_dims=X.shape[1]))
 
 
 def fit_matern(X: Array, y: Array, seed: int) -> Fitted:
-    """With a Matérn 5/2 kernel."""
+    """Fit with a Matérn 5/2 kernel."""
     return _fit(X, y, seed, gpytorch.kernels.MaternKernel(nu=2.5, ard_num_dims=X.shape[1]))
 
 

@@ -1,9 +1,10 @@
 """GPyTorch's stochastic variational Gaussian process.
 
 Its tutorial on large data: 500 inducing points that are trained too, a full Cholesky variational
-distribution, minibatches of 1024 rows, Adam with 0.01, float32. The tutorial's four epochs are for
-show; here are 20, and more on a table so small that these make fewer than 2000 steps. Inducing
-points start at k-means centres, the kernel is Matérn 5/2 with a lengthscale a column.
+distribution, minibatches of 1024 rows, Adam with 0.01, float32. The tutorial trains for four
+epochs, as a demonstration; here there are 20, and more on a table so small that 20 epochs make
+fewer than 2000 steps. Inducing points start at k-means centres, the kernel is Matérn 5/2 with one
+lengthscale per column.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """LightGBM with early stopping, and split-conformal intervals whose width depends on the row.
 
-The trees predict a mean only, so the uncertainty is made in the way that practitioners make it. A
-tenth of the training rows is kept back; it ends the boosting, and the absolute residuals on it
-teach two small models of the local width, one on each half, each scored on the half that it has not
-seen. The interval is the conformal quantile of ``|r| / width`` times the width; the standard
-deviation is the width scaled so that the squared residuals in its units have mean 1.
+The trees predict a mean only, so the uncertainty is added as is common in practice. A tenth of the
+training rows is kept back; it ends the boosting, and the absolute residuals on it train two small
+models of the local width, one on each half, each scored on the other half. The interval is the
+conformal quantile of ``|r| / width`` times the width; the standard deviation is the width scaled so
+that the squared residuals in its units have mean 1.
 
 The settings are those that the documentation recommends for accuracy: a small learning rate with
 many rounds, stopped early, and more leaves than the default.
@@ -90,7 +90,7 @@ def fit(X: Array, y: Array, seed: int) -> Fitted:
 
 
 def conformal_quantile(scores: Array, level: float) -> float:
-    """The ⌈(n + 1) level⌉-th smallest score, the largest where there are too few.
+    """Return the ⌈(n + 1) level⌉-th smallest score, or the largest if there are too few scores.
 
     Examples
     --------

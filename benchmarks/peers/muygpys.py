@@ -2,7 +2,7 @@
 
 The workflow of its regression tutorials: exact neighbours, a batch of training rows, a
 leave-one-out loss, ``Bayes_optimize`` with its default number of evaluations, then the analytic
-scale. The tutorials know the lengthscale and the noise and learn the smoothness; with real data
+scale. The tutorials fix the lengthscale and the noise and learn the smoothness; with real data
 neither is known, so both are learned and the smoothness is fixed at 3/2, which has a closed form.
 Of the losses that the tutorials use it is the squared error: the likelihood leaves the noise out of
 the variance, so it misjudges how much there is and predicts training rows left out far worse.
@@ -40,7 +40,7 @@ LENGTHSCALE = (1.0, (0.01, 2.0))
 NOISE = (0.1, (1e-5, 0.3))
 INIT_POINTS = 5
 N_ITER = 20
-#: Rows predicted at a time: the neighbours' distances need 20 KB a row.
+#: Rows predicted at a time: the neighbours' distances need 20 KB per row.
 CHUNK = 2000
 
 
@@ -74,7 +74,7 @@ class _MuyGPs(Fitted):
 
 
 def fit(X: Array, y: Array, seed: int) -> Fitted:
-    """Neighbours, batch, lengthscale and noise, then the scale."""
+    """Find neighbours, draw a batch, learn lengthscale and noise, then the scale."""
     scaling = Scaling.of(X, y)
     inputs, target = scaling.inputs(X), scaling.target(y)
     unit = np.sqrt(X.shape[1])

@@ -1,7 +1,7 @@
 """The estimators of this package, run and scored exactly as the peers are.
 
 One table from name to constructor. The constructors run when a model is fitted, so that a method
-that an installed version does not have fails as a record, not as an import.
+missing in the installed version gives a failed record, not a failed import.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Ours(Fitted):
         return self.model.predict_interval(X, level=LEVEL)
 
     def own_scores(self, X: Array, y: Array) -> dict[str, float]:
-        """Density and distribution function as the model gives them, target standardised."""
+        """Return scores of the model's own density and distribution, target standardised."""
         nlpd = -float(np.mean(self.model.predict_logpdf(X, y)))
         return {
             "nlpd_own": nlpd - float(np.log(self._y_scale)),
@@ -52,7 +52,7 @@ class Ours(Fitted):
 
 
 def fitter(name: str) -> Callable[[Array, Array, int], Fitted]:
-    """The function that fits the model of that name."""
+    """Return the function that fits the model of that name."""
 
     def fit(X: Array, y: Array, seed: int) -> Fitted:
         return Ours(CONSTRUCTORS[name](seed).fit(X, y), float(np.std(y)))

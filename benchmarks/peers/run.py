@@ -26,7 +26,7 @@ from twostagegp import metrics
 
 __all__ = ["DIVERGED", "has_diverged", "measure", "measure_fold", "peak_mib", "scores_on_new_rows"]
 
-#: How the error of a model begins whose predictions cannot be used.
+#: Beginning of the error message of a model whose predictions are unusable.
 DIVERGED = "diverged"
 #: Tables that a fold can be taken of: the larger ones and the small ones.
 KNOWN_SETS = (*SETS, *REFERENCES)
@@ -117,10 +117,10 @@ def _scores(model: Fitted, found: Prediction, X: Array, y: Array, y_train: Array
 def scores_on_new_rows(
     found: Prediction, X: Array, y: Array, X_train: Array, y_train: Array
 ) -> Record:
-    """The NLPD without the test rows whose inputs a training row has; nothing where none has.
+    """Return the NLPD over the test rows whose inputs occur in no training row.
 
-    A table of repeats rewards a model without noise, which gives the outcome of a repeated row a
-    density as high as its smallest variance allows.
+    The record is empty unless there are both such rows and others. Repeated rows reward a model
+    without noise: it gives their outcomes a density as high as its smallest variance allows.
     """
     seen = {row.tobytes() for row in np.ascontiguousarray(X_train)}
     new = np.array([row.tobytes() not in seen for row in np.ascontiguousarray(X)])
@@ -132,10 +132,10 @@ def scores_on_new_rows(
 
 
 def peak_mib() -> float:
-    """The largest resident memory that this process has had, in MiB.
+    """Return the largest resident memory that this process has had, in MiB.
 
     Linux counts what the parent held before it started this program into ``ru_maxrss``, so the
-    figure of the address space itself is read where the system tells it.
+    peak of this process is read from ``/proc`` if that exists.
     """
     status = Path("/proc/self/status")
     if status.exists():

@@ -2,7 +2,7 @@
 
 It is exact and stores the derivative of the kernel matrix by every parameter, so some two thousand
 rows are its practical limit here; more rows than that are left out at random. An RBF or a Matérn
-5/2 kernel with a lengthscale a column, a constant and white noise, one restart, as in its own
+5/2 kernel with one lengthscale per column, a constant and white noise, one restart, as in its own
 examples on noisy data.
 """
 
@@ -48,12 +48,12 @@ def fit(X: Array, y: Array, seed: int) -> Fitted:
 
 
 def fit_matern(X: Array, y: Array, seed: int) -> Fitted:
-    """The same with a Matérn 5/2 kernel."""
+    """Fit the rows that it can hold, with a Matérn 5/2 kernel."""
     return _fit(X, y, seed, Matern(_start(X), LENGTHSCALE_BOUNDS, nu=2.5))
 
 
 def _start(X: Array) -> Array:
-    """Rows are some √d apart; from a lengthscale of 1 the search would not leave pure noise."""
+    """Return initial lengthscales of √d, the distance of rows; the search fails from 1."""
     d = X.shape[1]
     return np.full(d, np.sqrt(d))
 

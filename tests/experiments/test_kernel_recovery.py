@@ -78,7 +78,7 @@ def test_one_batch_of_several_tables_agrees_with_a_search_of_each(monkeypatch):
         found = experiment.repeat(tables, NamedKernel(name, 2), "random").scores
         for i, (table, (X, y)) in enumerate(zip(tables, given, strict=True)):
             repeated = searched(X, y, table, "random", monkeypatch, (name,)).entries[0].repeated
-            # Fits differ by their tolerance, 1e-5 a row, and never to the experiment's loss.
+            # Fits differ by their tolerance, 1e-5 per row, and never to the experiment's loss.
             np.testing.assert_allclose(found["nll"][i], repeated.nll, atol=2e-3)
             np.testing.assert_allclose(found["loo"][i], repeated.loo, atol=5e-3)
             np.testing.assert_allclose(found["heldout"][i], repeated.heldout, atol=2e-2)

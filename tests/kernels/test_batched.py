@@ -17,7 +17,7 @@ B, N, D = 5, 6, 3
 
 
 class Pairwise(gk.Kernel):
-    """A kernel as users write them: it knows two tables of points, and no batches of them."""
+    """A kernel as users write them: it handles two tables of points, but no batches of them."""
 
     has_lengthscale = True
 
@@ -28,7 +28,7 @@ class Pairwise(gk.Kernel):
 
 
 class Crowded(gk.Kernel):
-    """The right shape for a batch, but problems that see each other."""
+    """A kernel of the right shape for a batch, whose problems depend on each other."""
 
     has_lengthscale = True
 

@@ -47,13 +47,13 @@ def inputs(n, d=D, seed=0):
 
 
 def some_theta(kernel, seed=1):
-    """Parameters away from the start, so that nothing cancels by symmetry."""
+    """Return parameters away from the start, so that nothing cancels by symmetry."""
     rng = np.random.default_rng(seed)
     return kernel.start() + rng.normal(scale=0.4, size=kernel.size)
 
 
 def formula(name, X, Z, lengthscales, alpha, s):
-    """The covariances of two tables, entry by entry."""
+    """Return the covariances of two tables, entry by entry."""
     rows, others = X / lengthscales, Z / lengthscales
     return np.array([[s * FORMULAS[name](x - z, alpha) for z in others] for x in rows])
 

@@ -21,7 +21,7 @@ def inputs(n, d=D, seed=0):
 
 
 def some_theta(kernel, seed=1):
-    """Parameters away from the start, so that nothing cancels by symmetry."""
+    """Return parameters away from the start, so that nothing cancels by symmetry."""
     rng = np.random.default_rng(seed)
     return kernel.start() + rng.normal(scale=0.4, size=kernel.size)
 
@@ -32,7 +32,7 @@ def symmetric(n, seed=2):
 
 
 def with_frozen_period():
-    """A kernel one of whose parameters the user has fixed."""
+    """Return a kernel with one parameter that the user has fixed."""
     module = gk.ScaleKernel(gk.PeriodicKernel())
     module.base_kernel.period_length = 0.7
     module.base_kernel.raw_period_length.requires_grad_(False)
@@ -79,12 +79,12 @@ class TestColumnsOfAWiderTable(TestModules):
     def make_kernel(self, n_features):
         return WrappedKernel(self.module(), n_features, Columns((0, 2, 3), 5))
 
-    def test_the_gpytorch_twin_has_the_same_covariances(self):
-        """The twin counts the columns of the wider table; see the test of an export."""
+    def test_the_gpytorch_kernel_has_the_same_covariances(self):
+        """The GPyTorch kernel takes the columns of the wider table; an export is tested apart."""
 
-    test_gradient_equals_autograd_through_the_gpytorch_twin = (
-        test_the_twin_can_be_used_as_a_kernel_again
-    ) = test_the_gpytorch_twin_has_the_same_covariances
+    test_gradient_equals_autograd_through_the_gpytorch_kernel = (
+        test_the_gpytorch_kernel_can_be_wrapped_again
+    ) = test_the_gpytorch_kernel_has_the_same_covariances
 
 
 def test_the_matrix_of_a_wrapped_kernel_may_be_written_to():

@@ -49,7 +49,7 @@ class Draw:
         self.queries = np.vstack([rng.normal(size=(6, d)), 30.0 + rng.normal(size=(2, d))])
 
     def inputs(self, n, d):
-        """Normal, on a grid with repeats, or in clusters."""
+        """Return inputs that are normal, on a grid with repeats, or in clusters."""
         X = self.rng.normal(size=(n, d))
         law = self.rng.integers(3)
         if law == 1:
@@ -71,7 +71,7 @@ class Draw:
         return Rows(*(torch.as_tensor(v) for v in (m.X, m.t, m.c, m.q, m.extra)), given)
 
     def sklearn(self, X, y):
-        """The same model in scikit-learn, conditioned on these rows."""
+        """Return the same model in scikit-learn, conditioned on these rows."""
         lengths = self.kernel.lengthscales(self.theta)
         base = sk.RBF(lengths) if self.name == "rbf" else sk.Matern(lengths, nu=NU[self.name])
         kernel = sk.ConstantKernel(float(np.exp(self.theta[-1]))) * base
@@ -144,7 +144,7 @@ def _same_as_gpytorch(draw, gp, model):
 
 
 def composed(rng, d, depth=2):
-    """A random sum or product of GPyTorch kernels."""
+    """Return a random sum or product of GPyTorch kernels."""
     if depth == 0:
         leaf = rng.integers(4)
         columns = tuple(sorted(rng.choice(d, size=int(rng.integers(1, d + 1)), replace=False)))

@@ -26,7 +26,7 @@ LONG = ("calibration.md", "triage.md")
 
 
 def page(path):
-    """A case of a test, with the page's name."""
+    """Return a test case with the page's name."""
     marks = [pytest.mark.slow] if path.name in LONG else []
     return pytest.param(path, id=path.relative_to(ROOT).as_posix(), marks=marks)
 

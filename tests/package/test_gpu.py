@@ -1,4 +1,4 @@
-"""The same results on a GPU as on the CPU; run with ``pytest -m gpu`` where there is one."""
+"""The same results on a GPU as on the CPU; run with ``pytest -m gpu`` on a machine with a GPU."""
 
 import gpytorch
 import numpy as np

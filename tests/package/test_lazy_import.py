@@ -51,7 +51,7 @@ def test_star_import_has_the_estimators():
 
 @pytest.mark.slow
 def test_every_module_can_be_the_first_to_be_imported():
-    """No order of imports that only the eager package would have guaranteed."""
+    """Every module can be imported first, without the order of an eager package."""
     root = Path(twostagegp.__file__).parent.parent
     names = sorted(
         ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")

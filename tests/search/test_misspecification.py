@@ -54,7 +54,7 @@ class Trained:
         )
 
     def of(self, b):
-        """K(X, X), K(Z, X), noise variances of the rows, targets, of problem b."""
+        """Return K(X, X), K(Z, X), noise variances of the rows and targets of problem b."""
         X, Z = torch.as_tensor(self.X[b]), torch.as_tensor(self.Z[b])
         K = self.kernel.cross(X, X, self.theta[b]).numpy()
         return K, self.kernel.cross(Z, X, self.theta[b]).numpy(), self.s[b], self.t[b], self.y[b]
@@ -69,7 +69,7 @@ with_extras = pytest.mark.parametrize(
 
 
 def literal_ratio(K, cross, s, t, y, noise=None):
-    """Line 7 of Algorithm 2, with the fitted noise or with the true one."""
+    """Return line 7 of Algorithm 2, with the fitted noise or with the true one."""
     inverse = np.linalg.inv(K + np.diag(s))
     mean_train, mean_test = K @ inverse @ t, cross @ inverse @ t
     e_train, e_test = (t - mean_train, y - mean_test) if noise is None else noise
@@ -115,7 +115,7 @@ def test_the_ratio_is_one_if_error_and_noise_are_zero():
 
 
 def literal_beta(K, noise, norm_bound, delta, printed):
-    """The bound of the theorem (variances) or as it is printed (deviations)."""
+    """Return the bound of the theorem (variances) or as it is printed (deviations)."""
     a = math.sqrt(noise) if printed else noise
     a_bar = max(1.0, a)
     sign, logdet = np.linalg.slogdet(a_bar / a * K + a_bar * np.eye(len(K)))
@@ -171,7 +171,7 @@ def test_the_rkhs_norm_is_computed_from_the_kernel_expansion():
 
 
 def table(n=40, d=2, seed=0, extras=False):
-    """A smooth function with noise, as rows."""
+    """Return a smooth function with noise, as rows."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(-1.5, 1.5, size=(n, d))
     t = np.sin(2 * X[:, 0]) + 0.3 * rng.normal(size=n)
@@ -188,7 +188,7 @@ def repetitions_of(rows, size=25, n_repeats=4, settings=DEFAULT_SEARCH):
 
 
 def numpy_parts(repetitions, r):
-    """Inputs, targets, weights, spreads and known noise of training and test rows."""
+    """Return inputs, targets, weights, spreads and known noise of training and test rows."""
     rows, index = repetitions.rows, repetitions.index[r]
     columns = [np.asarray(v) for v in (rows.X, rows.t, rows.c, rows.q, rows.extra)]
     cut = repetitions.n_train
@@ -243,7 +243,7 @@ def test_the_penalty_of_kernel_ridge_is_that_of_refits_without_each_row(name, co
 
 
 def copies_of(t, c, q, rng):
-    """Row numbers and targets of copies with the given means, counts and sums of squares."""
+    """Return row numbers and targets of copies with given means, counts and sums of squares."""
     row = np.repeat(np.arange(len(t)), c.astype(int))
     y = np.empty(len(row))
     for i in range(len(t)):
@@ -309,7 +309,7 @@ def test_repetitions_beyond_the_memory_limit_are_run_in_parts(model, tolerance, 
 
 
 def densities_of_copies(K, s, y):
-    """Negative log density and leave-one-out density of rows, each divided by their number."""
+    """Return negative log density and leave-one-out density of rows, each per row."""
     C, n = K + np.diag(s), len(y)
     A = np.linalg.inv(C)
     density = 0.5 * (y @ A @ y + np.linalg.slogdet(C)[1] + n * math.log(2 * math.pi))
@@ -414,7 +414,7 @@ def test_notes_say_where_the_rkhs_bound_comes_from(rkhs_bound, words):
 
 
 def hard_data():
-    """A step with outliers: so hard for a smooth kernel that some rows fail without help."""
+    """Return a step with outliers: with a smooth kernel some rows fail unless they get help."""
     rng = np.random.default_rng(0)
     X = rng.uniform(-3, 3, size=(80, 1))
     return X, np.sign(X[:, 0]) + 0.01 * rng.standard_t(2, size=80)
@@ -488,7 +488,7 @@ def test_kernel_entries_that_are_not_positive_give_finite_evidence():
 
 
 def literal_smoothness(K, s, t, H):
-    """The score of the module's head, written out with dense matrices."""
+    """Return the score in the module's docstring, written out with dense matrices."""
     n, q = H.shape
     A = np.linalg.inv(K + np.diag(s))
     P = A - A @ H @ np.linalg.inv(H.T @ A @ H) @ H.T @ A
@@ -536,7 +536,7 @@ def test_the_smoothness_score_is_the_slope_of_the_restricted_likelihood():
 
 
 def likelihood_terms(K, s, t, H):
-    """-2 log density up to a constant, with the best linear mean by least squares of white rows."""
+    """Return -2 log density up to a constant; the linear mean is by least squares of white rows."""
     C = K + np.diag(s)
     root = np.linalg.cholesky(C)
     white_H, white_t = np.linalg.solve(root, H), np.linalg.solve(root, t)
@@ -557,7 +557,7 @@ def test_the_evidence_for_a_trend_is_the_gain_of_generalised_least_squares(extra
 
 
 def loo_scores(K, s, t):
-    """Residuals of refits without each row, in units of their standard deviation."""
+    """Return residuals of refits without each row, in units of their standard deviation."""
     z = np.empty(len(t))
     for i in range(len(t)):
         rest = np.arange(len(t)) != i
@@ -583,7 +583,7 @@ def test_noise_and_tails_are_a_regression_on_scores_of_refits(extras):
 
 
 def at_scaled_target(trained, factor, kernel_too):
-    """Evidence for factor * t, at the same parameters or with all variances scaled along."""
+    """Return the evidence for factor * t, with the same or with scaled variances."""
     problems = trained.problems.with_targets(factor * trained.problems.t)
     parameters = trained.parameters.copy()
     if kernel_too:
@@ -764,7 +764,7 @@ def one_problem(n=25, extras=False):
 
 
 def raw_draws(problem, parameters, count, seed):
-    """Draws from the fitted model before they are standardised, with the same random numbers."""
+    """Return draws of the fitted model before standardisation, with the same random numbers."""
     K = problem.kernel.evaluate(problem.X[0], parameters[0, :-1])[0].numpy()
     noise = np.full(len(K), math.exp(parameters[0, -1]))
     if problem.extras is not None:
@@ -774,7 +774,7 @@ def raw_draws(problem, parameters, count, seed):
 
 
 def moments_of(t, c, q):
-    """Mean and variance of all copies, one per row of t."""
+    """Return mean and variance of all copies, one per row of t."""
     mean = np.average(t, weights=c, axis=1)
     squares = (c * (t - mean[:, None]) ** 2).sum(1) + q.sum(-1)
     return mean, squares / c.sum()
@@ -927,7 +927,7 @@ def test_the_bootstrap_keeps_its_level():
 
 
 def violated(how, seed):
-    """Data with one thing wrong, and the kernel that is fitted to them."""
+    """Return data with one violation, and the kernel that is fitted to them."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(-3, 3, size=(150, 1))
     x, e = X[:, 0], rng.normal(size=150)

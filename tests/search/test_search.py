@@ -1,4 +1,4 @@
-"""The kernel search: who wins and why, when it ends early, and what it does with bad kernels."""
+"""The kernel search: its ranking, its early decision, and kernels that cannot be fitted."""
 
 import logging
 import math
@@ -34,7 +34,7 @@ def smooth(n=70, seed=0):
 
 
 def rough(n=80, seed=0):
-    """A path of an Ornstein-Uhlenbeck process, almost without noise."""
+    """Return a path of an Ornstein-Uhlenbeck process, almost without noise."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(-3, 3, size=(n, 1))
     K = np.exp(-np.abs(X - X.T)) + 1e-4 * np.eye(n)
@@ -55,7 +55,7 @@ def scores_of(result, label):
     }[result.selection]
 
 
-# --- who wins ------------------------------------------------------------------------------------
+# --- the ranking ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("selection", ["loo", "nll"])
@@ -208,7 +208,7 @@ def test_sums_and_products_are_searched_and_not_changed():
 
 
 def with_a_constant_column(n=70, seed=0):
-    """A column of ones, the signal, and one that does not matter."""
+    """Return a column of ones, the signal, and an irrelevant column."""
     rng = np.random.default_rng(seed)
     signal, noise = rng.uniform(-2, 2, size=(2, n))
     X = np.column_stack([np.ones(n), signal, noise])
@@ -258,7 +258,7 @@ class Failing(gpytorch.kernels.Kernel):
 
 
 class TheirOwnError(Exception):
-    """An error that nobody else knows."""
+    """An error that no other code handles."""
 
 
 @pytest.mark.parametrize(
@@ -415,7 +415,7 @@ def test_checkpoints_double_and_end_with_all(n_repeats, expected):
 
 
 def simulated_change(difference, n_repeats, rng, draws=200_000):
-    """Share of continuations in which the mean difference changes its sign.
+    """Return the share of continuations in which the mean difference changes its sign.
 
     Variance and mean of the differences are drawn from their distribution given the first ones
     (normal differences, the usual vague prior), then the repetitions that are missing.
@@ -580,7 +580,7 @@ def test_the_result_does_not_depend_on_n_jobs_which_is_restored():
 
 
 def repeated_table(n=40, seed=0):
-    """A table in which most rows occur several times with different targets, in any order."""
+    """Return a table in which most rows occur several times with different targets, shuffled."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(-2, 2, size=(n, 2))
     row = rng.permutation(np.repeat(np.arange(n), rng.choice([1, 2, 3], size=n)))
@@ -625,7 +625,7 @@ def test_scores_of_a_table_with_repeated_rows_are_those_of_its_merged_rows(
 
 
 def merged_and_standardised(X, y, weight):
-    """The table as the search sees it: unit columns and target, distinct rows in order."""
+    """Return the table as the search sees it: unit columns and target, distinct rows in order."""
     data = prepare(X, y, None, weight=weight, device=torch.device("cpu"), dtype=torch.float64)
     # Only that copies are merged is taken from the package; what they are is checked here.
     rows = data.rows

@@ -141,7 +141,7 @@ def test_a_search_is_reproducible():
 
 
 def with_a_constant_column(n=60, seed=0):
-    """A column of ones, the signal, and one that does not matter; and new rows."""
+    """Return a column of ones, the signal, and an irrelevant column; and new rows."""
     rng = np.random.default_rng(seed)
     X = np.column_stack([np.ones(n), rng.uniform(-2, 2, size=(n, 2))])
     new = np.column_stack([np.ones(20), rng.uniform(-2, 2, size=(20, 2))])

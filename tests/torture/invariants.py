@@ -17,7 +17,7 @@ FLOAT32_FLOOR = 1e-4
 
 
 def fit_quietly(model, X, y, **options):
-    """Fit; at most one warning, and a typed one."""
+    """Fit; check that there is at most one warning, of our own type."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(X, y, **options)
@@ -26,7 +26,7 @@ def fit_quietly(model, X, y, **options):
 
 
 def places(table):
-    """Training rows, new rows, and rows far away."""
+    """Return training rows, new rows, and rows far away."""
     far = table.X[:3] + 1e3 * (1.0 + np.abs(table.X).max(0))
     return np.vstack([table.X[:20], table.X_new[:40], far])
 
@@ -35,7 +35,7 @@ def places(table):
 
 
 def check_distribution(model, X, y):
-    """Finite; variance at least the floor; quantiles and intervals in order."""
+    """Check finite numbers, variances at least the floor, ordered quantiles and intervals."""
     mean, std = model.predict(X, return_std=True)
     latent = model.predict(X, return_latent_std=True)[1]
     assert np.isfinite(mean).all()
@@ -62,7 +62,7 @@ def check_distribution(model, X, y):
 
 
 def check_rows_alone(model, X, mean, std, allowed):
-    """One row is predicted as it is in a batch."""
+    """Check that a row is predicted alone as in a batch."""
     for i in (0, len(X) // 2, len(X) - 1):
         one_mean, one_std = model.predict(X[i : i + 1], return_std=True)
         assert abs(one_mean[0] - mean[i]) <= allowed + 1e-12 * abs(mean[i])
@@ -70,7 +70,7 @@ def check_rows_alone(model, X, mean, std, allowed):
 
 
 def check_regressor(model, table, tolerance=1e-6):
-    """Fit a regressor to a table and look at it from all sides.
+    """Fit a regressor to a table and check every kind of prediction.
 
     ``tolerance`` is that of rounding, as a share of the target's standard deviation: variances are
     differences of numbers as large as the prior variance, which without noise is 1e5 times that of
@@ -89,7 +89,7 @@ def check_regressor(model, table, tolerance=1e-6):
 
 
 def check_same_again(make, table):
-    """The same seed gives the same bits."""
+    """Check that the same seed gives the same bits."""
     X = places(table)
     one, two = (fit_quietly(make(), table.X, table.y) for _ in range(2))
     for a, b in zip(one.predict(X, return_std=True), two.predict(X, return_std=True), strict=True):
@@ -100,7 +100,7 @@ def check_same_again(make, table):
 
 
 def check_classifier(model, table, labels):
-    """Probabilities are probabilities, alone as in a batch."""
+    """Check that probabilities are valid, and the same alone as in a batch."""
     fit_quietly(model, table.X, labels)
     X = places(table)
     with warnings.catch_warnings():
@@ -137,7 +137,7 @@ class Fixed:
         self.noise = noise
 
     def predict(self, X):
-        """Mean and standard deviation of an observation."""
+        """Return mean and standard deviation of an observation."""
         scaling = self.data.scaling
         Z = torch.as_tensor(scaling.inputs(X)).to(self.data.rows.X)
         mean, variance = (
@@ -148,12 +148,12 @@ class Fixed:
 
 
 def usable(table):
-    """Whether there is something to condition on."""
+    """Return whether a table has at least three distinct rows and a varying target."""
     distinct = np.unique(table.X, axis=0)
     return len(distinct) >= 3 and np.ptp(table.y) > 0.0
 
 
 def close(found, expected, scale, tolerance):
-    """Mean and standard deviation agree to a share of the target's scale."""
+    """Check that means and standard deviations agree to a share of the target's scale."""
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * scale)

@@ -95,7 +95,7 @@ def test_a_read_only_folder_is_said(model, tmp_path):
 
 @posix
 def test_a_place_where_nothing_can_be_written_is_said(model):
-    """What nobody may write to, root included."""
+    """Writing to a place that cannot be written to, even by root."""
     for path in ("/proc/model", "/dev/null/model"):
         with pytest.raises(OSError, match=r"/proc|/dev/null"):
             model.save(path)
@@ -105,7 +105,7 @@ def test_a_place_where_nothing_can_be_written_is_said(model):
 
 
 def _work(what, models, folder, pipe):
-    """What a process does over and over until it is killed."""
+    """Do the same work again and again until the process is killed."""
     os.chdir(folder)
     arguments = ["predict", models[0], "table.csv", "-o", "out.csv", "--chunk-rows", "50"]
     loaded = [twostagegp.load(path) for path in models]
@@ -123,7 +123,7 @@ def _work(what, models, folder, pipe):
 
 @pytest.fixture(scope="module")
 def two(model, tmp_path_factory):
-    """Two models and a table, to be used by processes that are killed."""
+    """Return two models and a table for processes that are killed."""
     folder = tmp_path_factory.mktemp("two")
     model.save(folder / "first")
     ExactGPRegressor("matern32", random_state=0).fit(X, 5 + Y).save(folder / "second")
@@ -173,7 +173,7 @@ def test_a_kill_at_any_moment_leaves_whole_files(two, tmp_path, what, kills):
 
 @pytest.fixture
 def little_memory():
-    """A limit of this process, 300 MiB above what it has."""
+    """Limit the memory of this process to 300 MiB more than it has."""
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)

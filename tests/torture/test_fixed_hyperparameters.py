@@ -1,4 +1,4 @@
-"""Every hard table at hyperparameters that are not learned: what must not change a prediction."""
+"""Hard tables at fixed hyperparameters: changes of the input that must not change predictions."""
 
 import zlib
 
@@ -23,7 +23,7 @@ ENGINES = ("exact", "neighbors")
 
 
 def drawn(name, kernel):
-    """The table; in the long form each kernel gets a seed of its own."""
+    """Return the table; in the long form each kernel gets a seed of its own."""
     table = hard_table(name, 0 if (name, kernel) in SHORT else KERNELS.index(kernel))
     if not usable(table):
         pytest.skip("nothing to condition on")

@@ -1,4 +1,4 @@
-"""What the hard tables have found: one test a symptom."""
+"""Bugs that the hard tables have found: one test per symptom."""
 
 import numpy as np
 import pytest

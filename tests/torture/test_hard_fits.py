@@ -60,14 +60,14 @@ def fresh(model, seed=0):
 
 
 def tolerance(model, name):
-    """Of rounding; what single precision and tables without noise lose: docs/reliability.md."""
+    """Return the allowed rounding error of an option; see docs/reliability.md."""
     if model.dtype == "float32":
         return 0.05
     return 1e-5 if name.startswith("no noise") else 1e-6
 
 
 def in_turn(options, tables, times):
-    """Each table with several of the options, each option on as many tables."""
+    """Return each table with several of the options, each option on as many tables."""
     keys = list(options)
     return [
         (name, keys[(i * times + j) % len(keys)])
@@ -160,7 +160,7 @@ def test_the_same_seed_gives_the_same_bits_with_every_option(name, option):
 
 @pytest.mark.torture
 def test_more_noise_never_narrows_intervals_on_average():
-    """A target with noise as large as itself added: intervals grow on all but odd tables."""
+    """Intervals grow on almost all tables with noise of three deviations of the target added."""
     grown = {}
     for name in NAMES[::4]:
         table = hard_table(name, 6)

@@ -19,7 +19,7 @@ NEW = RNG.normal(size=(7, 2))
 
 
 def answer(seed):
-    """A small fit with a choice of kernels, and what it predicts."""
+    """Return the predictions of a small fit with a choice of kernels."""
     rows = np.random.default_rng(seed).permutation(40)[:30]
     model = ExactGPRegressor("search" if seed % 4 == 0 else "rbf", random_state=seed)
     model.set_params(kernels=("rbf", "matern32"))
@@ -104,7 +104,7 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
 
 
 def grown(fits, warm):
-    """Growth of resident memory in MiB over fits of every kind, after some to begin with."""
+    """Return the growth of resident memory in MiB over fits of every kind, after a warm-up."""
     for k in range(warm):
         _one(k)
     gc.collect()

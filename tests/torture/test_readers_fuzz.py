@@ -31,7 +31,7 @@ from twostagegp.errors import InputError, MemoryBudgetError, TwoStageGPError
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A model of two columns, in a folder."""
+    """Return a folder with a model of two columns."""
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"x": rng.normal(size=30), "kind": rng.choice(["a", "b"], 30)})
     path = tmp_path_factory.mktemp("model") / "model"
@@ -232,7 +232,7 @@ def _bomb(path, table):
 
 @contextmanager
 def _counted():
-    """What pyarrow takes meanwhile; a pool of its own has seen nothing before."""
+    """Count pyarrow's memory in a new pool, which has no earlier peak."""
     before = pa.default_memory_pool()
     pool = pa.proxy_memory_pool(before)
     pa.set_memory_pool(pool)

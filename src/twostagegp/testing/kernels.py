@@ -7,9 +7,9 @@ A subclass says how to make the kernel; pytest finds the inherited tests::
             return MyKernel(n_features)
 
 The tests compare a kernel with itself (the matrix of a table with that of two tables, batches of
-problems with one problem at a time), its derivatives with finite differences, and both with its
-GPyTorch twin. The engines must be able to use it: predictions from all rows as neighbours, compiled
-if the kernel has a compiled form, equal exact ones.
+problems with one problem at a time), its derivatives with finite differences, and both with the
+GPyTorch kernel that ``to_gpytorch`` returns. The engines must be able to use it: predictions from
+all rows as neighbours, compiled if the kernel has a compiled form, equal exact ones.
 """
 
 from __future__ import annotations
@@ -265,25 +265,25 @@ class KernelContract:
             gradient = kernel.diagonal_gradient(X, theta, w)
             self.assert_slopes(gradient, partial(kernel.diagonal, X), w, theta)
 
-    # --- the GPyTorch twin -----------------------------------------------------------------------
+    # --- the kernel as a GPyTorch module ---------------------------------------------------------
 
-    def test_the_gpytorch_twin_has_the_same_covariances(self) -> None:
+    def test_the_gpytorch_kernel_has_the_same_covariances(self) -> None:
         for d, kernel, theta in self.kernels():
             X, Z = self.inputs(7, d), self.inputs(5, d, seed=3)
             with torch.no_grad():
-                twin = dense(kernel.to_gpytorch(theta), X, Z)
-            torch.testing.assert_close(kernel.cross(X, Z, theta), twin, rtol=1e-8, atol=1e-10)
+                exported = dense(kernel.to_gpytorch(theta), X, Z)
+            torch.testing.assert_close(kernel.cross(X, Z, theta), exported, rtol=1e-8, atol=1e-10)
 
-    def test_gradient_equals_autograd_through_the_gpytorch_twin(self) -> None:
-        r"""By the chain rule: :math:`\partial / \partial \theta` of the twin's raw parameters."""
+    def test_gradient_equals_autograd_through_the_gpytorch_kernel(self) -> None:
+        r"""By the chain rule: autograd by the raw parameters, times their derivatives by theta."""
         for d, kernel, theta in self.kernels():
             X, W = self.inputs(8, d), self.weights(8, 8, symmetric=True)
             W.diagonal().zero_()  # GPyTorch's distances of a row to itself are not exactly zero
             K, saved = kernel.evaluate(X, theta)
             gradient = kernel.gradient(X, theta, K, saved, W)
-            twin = kernel.to_gpytorch(theta).requires_grad_(True)
-            raw = list(twin.parameters())
-            by_raw = torch.autograd.grad((dense(twin, X, X) * W).sum(), raw, allow_unused=True)
+            module = kernel.to_gpytorch(theta).requires_grad_(True)
+            raw = list(module.parameters())
+            by_raw = torch.autograd.grad((dense(module, X, X) * W).sum(), raw, allow_unused=True)
             slopes = [
                 np.zeros(p.numel()) if g is None else g.reshape(-1).numpy()
                 for p, g in zip(raw, by_raw, strict=True)
@@ -293,11 +293,11 @@ class KernelContract:
                 gradient, np.concatenate(slopes) @ chain, rtol=1e-8, atol=1e-8
             )
 
-    def test_the_twin_can_be_used_as_a_kernel_again(self) -> None:
+    def test_the_gpytorch_kernel_can_be_wrapped_again(self) -> None:
         for d, kernel, theta in self.kernels():
             X, Z = self.inputs(6, d), self.inputs(4, d, seed=3)
             again = WrappedKernel(kernel.to_gpytorch(theta), d)
-            # A twin without an outputscale gets one, which starts at log(2).
+            # A GPyTorch kernel without an outputscale gets one, which starts at log(2).
             factor = float(again.diagonal(X, again.start())[0] / kernel.diagonal(X, theta)[0])
             found = again.cross(X, Z, again.start()) / factor
             torch.testing.assert_close(found, kernel.cross(X, Z, theta), rtol=1e-8, atol=1e-10)
@@ -389,7 +389,7 @@ def _own_matrix(kernel: Kernel, X: Tensor, theta: Vector) -> Tensor:
 
 
 def _raw_parameters(kernel: Kernel, theta: Vector) -> Array:
-    """Return all raw parameters of the GPyTorch twin as one vector."""
+    """Return all raw parameters of the GPyTorch kernel as one vector."""
     parts = kernel.to_gpytorch(theta).parameters()
     return np.concatenate([p.detach().reshape(-1).double().numpy() for p in parts])
 
