@@ -5,8 +5,9 @@
 
 Every job runs in a process of its own, once with each state in every round, so that a slow moment
 of the machine meets both. A job is done once before it is timed: modules are imported and compiled
-functions loaded then. The table shows the median of the seconds per state, and the median over the
-rounds of their ratio. Jobs use only what both states offer: the estimators with their defaults.
+functions loaded then. Seconds are those of the CPU, all threads together, which other programs on
+the machine hardly change. The table shows their median per state, and the median over the rounds of
+their ratio. Jobs use only what both states offer: the estimators with their defaults.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ JOBS: dict[str, Callable[[int], Callable[[], Any]]] = {
 
 
 def _seconds(job: str, source: Path, threads: int) -> float:
-    """Return the seconds of one job with one state, measured in a process of its own."""
+    """Return the CPU seconds of one job with one state, measured in a process of its own."""
     path = [str(source), str(Path.cwd()), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
     command = [sys.executable, "-m", "benchmarks.two_states", "--job", job]
@@ -103,7 +104,7 @@ def _seconds(job: str, source: Path, threads: int) -> float:
 
 
 def _run(job: str, threads: int) -> None:
-    """Do a job twice and print the seconds of the second time."""
+    """Do a job twice and print the CPU seconds of the second time."""
     import time
     import warnings
 
@@ -112,16 +113,16 @@ def _run(job: str, threads: int) -> None:
     warnings.simplefilter("ignore")
     work = JOBS[job](threads)
     work()
-    begin = time.perf_counter()
+    begin = time.process_time()
     work()
-    seconds = time.perf_counter() - begin
+    seconds = time.process_time() - begin
     print(json.dumps({"seconds": seconds, "source": str(Path(twostagegp.__file__).resolve())}))
 
 
 def compare(before: Path, now: Path, jobs: Sequence[str], rounds: int, threads: int) -> str:
     """Return the table of the seconds of every job with both states."""
     lines = [
-        "| job | seconds before | seconds now | now / before |",
+        "| job | CPU seconds before | CPU seconds now | now / before |",
         "|---|---:|---:|---:|",
     ]
     for job in jobs:
