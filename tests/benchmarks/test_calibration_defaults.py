@@ -35,7 +35,7 @@ def measured(place):
     """A record of four variants, as the runner stores it; the others get the default's scores."""
     chosen = (DEFAULT, "no local scale", "gaussian", "student")
     variants = {name: program.VARIANTS[name] for name in chosen}
-    data = made(150)
+    data = made(90)
     scores = program.variant_scores(variants, data, *program.place_rows(data, place), place)
     assert set(scores) == set(chosen)
     every = {name: scores.get(name, scores[DEFAULT]) for name in program.VARIANTS}

@@ -502,8 +502,17 @@ def test_the_probability_of_a_row_does_not_depend_on_the_others():
     np.testing.assert_allclose(in_blocks, P, atol=1e-15)
 
 
-@pytest.mark.parametrize("K", [2, 4])
-@pytest.mark.parametrize("tau", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize(
+    ("K", "tau"),
+    [
+        (2, 0.3),
+        (2, 1.0),
+        (2, 2.5),
+        (4, 1.0),
+        pytest.param(4, 0.3, marks=pytest.mark.slow),
+        pytest.param(4, 2.5, marks=pytest.mark.slow),
+    ],
+)
 def test_the_scale_of_latents_is_recovered(K, tau):
     f, codes = simulated(900, K, tau, spread=1.5)
     rng = np.random.default_rng(0)

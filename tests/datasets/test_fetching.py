@@ -117,10 +117,13 @@ def test_a_table_is_downloaded_once_and_read_by_load(site, tmp_path):
 
 
 @pytest.mark.parametrize("failure", [cut, unavailable])
-def test_a_failed_download_is_tried_again(site, tmp_path, failure):
+def test_a_failed_download_is_tried_again(site, tmp_path, failure, monkeypatch):
+    waits = []
+    monkeypatch.setattr("pooch.core.time.sleep", waits.append)
     site.answers = [failure, whole]
     site.fetch(tmp_path, retries=1)
     assert site.requests == 2
+    assert waits == [1]
 
 
 @pytest.mark.parametrize("failure", [cut, unavailable])

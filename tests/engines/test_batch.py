@@ -830,7 +830,13 @@ def test_slow_and_fast_functions_in_one_batch_each_reach_their_optimum():
     assert (np.array(alone) > np.array(best) + 1.0).any()
 
 
-@pytest.mark.parametrize("seed", range(6))
+#: Two seeds, and more in the long form.
+several_seeds = pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]
+)
+
+
+@several_seeds
 def test_each_problem_reaches_its_own_optimum_if_pilots_found_two(seed):
     rng = np.random.default_rng(seed)
     X, e = rng.uniform(-2, 2, size=(6, 60, 1)), rng.normal(size=(6, 60))
@@ -842,7 +848,7 @@ def test_each_problem_reaches_its_own_optimum_if_pilots_found_two(seed):
     assert (fit_batch(problems).value < np.array(best) + 1e-2).all()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@several_seeds
 def test_two_problems_that_differ_in_their_lengthscale_only_are_both_fitted(seed):
     rng = np.random.default_rng(seed)
     X, e = rng.uniform(-2, 2, size=(2, 60, 1)), rng.normal(size=(2, 60))

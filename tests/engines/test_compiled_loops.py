@@ -61,9 +61,16 @@ def run(loop, arguments):
     return result, [a for a in arguments if isinstance(a, np.ndarray)]
 
 
-@pytest.mark.parametrize(
-    ("name", "variant"), [(name, variant) for name in CALLS for variant in variants(name)]
-)
+def cases():
+    """Every variant of every loop; those between the first and the last are slow."""
+    for name in CALLS:
+        known = variants(name)
+        for variant in known:
+            is_between = variant not in (known[0], known[-1])
+            yield pytest.param(name, variant, marks=[pytest.mark.slow] if is_between else [])
+
+
+@pytest.mark.parametrize(("name", "variant"), list(cases()))
 def test_vector_loops_equal_plain_loops(name, variant):
     found, expected = (
         run(

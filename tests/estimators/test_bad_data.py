@@ -26,8 +26,9 @@ MODELS = {
     "exact-search": ExactGPRegressor(kernel="search", ard=True, objective="loo", random_state=0),
     "exact-paper": ExactGPRegressor.from_paper(random_state=0),
 }
-#: The paper's schedules take hundreds of steps, whatever the table.
-LONG = ("paper", "exact-search", "exact-paper")
+#: Slow models: the paper's schedules take hundreds of steps, whatever the table, and a stack with
+#: a regressor differs from the default by that regressor only.
+LONG = ("paper", "exact-search", "exact-paper", "regressor")
 each_model = pytest.mark.parametrize(
     "model",
     [
@@ -35,6 +36,27 @@ each_model = pytest.mark.parametrize(
         for name, model in MODELS.items()
     ],
 )
+#: Models with options that are tried on the first of several like values only.
+ONCE = ("float32",)
+
+
+def each_model_and(name, values):
+    """Every model with every value; some of the pairs are slow."""
+    return pytest.mark.parametrize(
+        ("model", name),
+        [
+            pytest.param(
+                model,
+                value,
+                id=f"{label}-{value}",
+                marks=[pytest.mark.slow] if label in LONG or (i > 0 and label in ONCE) else [],
+            )
+            for label, model in MODELS.items()
+            for i, value in enumerate(values)
+        ],
+    )
+
+
 two_models = pytest.mark.parametrize(
     "model", [MODELS["default"], MODELS["exact"]], ids=["default", "exact"]
 )
@@ -172,13 +194,11 @@ class TestSurvives:
         check_sane(model, [[0.0], [0.0]], [3.0, 5.0])
         check_sane(model, [[0.0], [1.0]], [3.0, 3.0])
 
-    @each_model
-    @pytest.mark.parametrize("n", [3, 4, 5])
+    @each_model_and("n", [3, 4, 5])
     def test_a_handful_of_rows(self, model, n):
         check_sane(model, *table(n))
 
-    @each_model
-    @pytest.mark.parametrize("value", [0.0, -7e9, 1e-300])
+    @each_model_and("value", [0.0, -7e9, 1e-300])
     def test_constant_target(self, model, value):
         X, _ = table()
         message = check_sane(model, X, np.full(20, value))
@@ -214,8 +234,7 @@ class TestSurvives:
         check_sane(model, np.repeat(X, 3, axis=0), np.repeat(y, 3) + np.tile([0, 1, 5], 20))
         check_sane(model, np.repeat(X[:3], 7, axis=0), np.arange(21.0))
 
-    @each_model
-    @pytest.mark.parametrize("gap", [1e-12, 1e-9, 1e-6])
+    @each_model_and("gap", [1e-12, 1e-9, 1e-6])
     def test_nearly_equal_rows(self, model, gap):
         X, y = table()
         check_sane(model, np.vstack([X, X + gap]), np.append(y, y + 1e-3))
@@ -226,16 +245,14 @@ class TestSurvives:
         check_sane(model, *table(10, 50))
         check_sane(model, *table(10, 100))
 
-    @each_model
-    @pytest.mark.parametrize("scale", [1e-12, 1e12, 1e90])
+    @each_model_and("scale", [1e-12, 1e12, 1e90])
     def test_scales_of_columns(self, model, scale):
         X, y = table()
         check_sane(model, X * scale, y)
         check_sane(model, X * [scale, 1 / scale], y)
         check_sane(model, X + np.array([scale, 1 / scale]), y)
 
-    @each_model
-    @pytest.mark.parametrize("scale", [1e-9, 1e9, 1e-90, 1e90])
+    @each_model_and("scale", [1e-9, 1e9, 1e-90, 1e90])
     def test_scales_of_the_target(self, model, scale):
         X, y = table()
         check_sane(model, X, y * scale)
@@ -387,9 +404,16 @@ def survives(model, data):
         assert options, error  # noqa: PT017
 
 
-@fuzz
+@settings(fuzz, max_examples=10)
 @given(st.data())
 def test_two_stage_on_any_small_table(data):
+    survives(TwoStageGPRegressor(random_state=0), data)
+
+
+@pytest.mark.slow
+@fuzz
+@given(st.data())
+def test_two_stage_on_more_small_tables(data):
     survives(TwoStageGPRegressor(random_state=0), data)
 
 

@@ -45,16 +45,9 @@ RIDGE = {**QUICK, "mean": "rbf"}
 
 @parametrize_with_checks(
     [
-        TwoStageGPClassifier(kernels=("rbf",), ard=False, alpha_eps=0.05, mean="rbf"),
         TwoStageGPClassifier(
-            method="neighbors",
-            n_neighbors=15,
-            latent_scale=1.0,
-            kernels=("rbf",),
-            ard=False,
-            alpha_eps=0.05,
-            mean="rbf",
-        ),
+            kernels=("rbf",), ard=False, alpha_eps=0.05, mean="rbf", latent_scale=1.0
+        )
     ]
 )
 def test_scikit_learn_contract(estimator, check):
@@ -65,6 +58,16 @@ def test_scikit_learn_contract(estimator, check):
 @parametrize_with_checks(
     [
         TwoStageGPClassifier(kernels=("rbf",), ard=False, alpha_eps=0.05),
+        TwoStageGPClassifier(kernels=("rbf",), ard=False, alpha_eps=0.05, mean="rbf"),
+        TwoStageGPClassifier(
+            method="neighbors",
+            n_neighbors=15,
+            latent_scale=1.0,
+            kernels=("rbf",),
+            ard=False,
+            alpha_eps=0.05,
+            mean="rbf",
+        ),
         TwoStageGPClassifier(stages=1, kernels=("rbf",), ard=False, alpha_eps=0.05),
     ]
 )
@@ -210,7 +213,7 @@ def test_groups_are_held_out_whole(stages):
     assert new < np.log(2) + 0.03
 
 
-@pytest.mark.parametrize("method", ["exact", "neighbors"])
+@pytest.mark.parametrize("method", ["exact", pytest.param("neighbors", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("grouped", [True, False])
 def test_more_columns_than_rows_and_no_signal_is_not_better_than_the_prior(grouped, method):
     losses = []

@@ -1,6 +1,7 @@
 """The regressors as scikit-learn estimators: the protocol, shapes, units, options, messages."""
 
 import pickle
+from functools import cache
 
 import gpytorch.kernels as gk
 import joblib
@@ -26,14 +27,17 @@ from twostagegp.errors import InputError, MemoryBudgetError
 from twostagegp.estimators.prediction import check_covariance_size
 from twostagegp.kernels import KERNELS
 from twostagegp.pipeline.model import TwoStageFit
+from twostagegp.pipeline.settings import SearchSettings, Settings
 from twostagegp.training.schedule import Training
 
 SMALL = ("rbf", "laplacian")
+#: Short searches by the ratio test.
+SHORT_SEARCH = Settings(search=SearchSettings(n_repeats=6))
 
 
 @parametrize_with_checks(
     [
-        TwoStageGPRegressor(mean="rbf", variance="rbf", ard=False),
+        TwoStageGPRegressor(mean="rbf", variance="rbf", ard=False, calibration="scale"),
         ExactGPRegressor(),
         GPNNRegressor(),
     ]
@@ -47,6 +51,7 @@ def test_follows_scikit_learn(estimator, check):
     [
         TwoStageGPRegressor(),
         TwoStageGPRegressor(kernels=SMALL, ard=False),
+        TwoStageGPRegressor(mean="rbf", variance="rbf", ard=False),
         TwoStageGPRegressor(method="neighbors", kernels=("rbf",), ard=False),
         TwoStageGPRegressor(mean="search", kernels=SMALL),
         ExactGPRegressor(kernel="search", ard=True),
@@ -190,6 +195,13 @@ class TestProtocol:
         same(one, two, X, rtol=0)
 
 
+@cache
+def fitted(make, targets):
+    """A model of the table with so many targets, which several tests share."""
+    X, y = table()
+    return make().fit(X, shaped(y, targets))
+
+
 class TestDistribution:
     @each_target
     @each_model
@@ -197,7 +209,7 @@ class TestDistribution:
         X, y = table()
         Y = shaped(y, targets)
         tail = Y.shape[1:]
-        model = make().fit(X, Y)
+        model = fitted(make, targets)
         new = X[:7]
         assert model.predict(new).shape == (7, *tail)
         for option in ("return_std", "return_latent_std"):
@@ -218,8 +230,8 @@ class TestDistribution:
     @each_target
     @each_model
     def test_moments_agree_with_each_other(self, make, targets):
-        X, y = table()
-        model = make().fit(X, shaped(y, targets))
+        X, _ = table()
+        model = fitted(make, targets)
         new = np.vstack([X[:5], X[:3] + 20.0])
         mean, std = model.predict(new, return_std=True)
         _, latent = model.predict(new, return_latent_std=True)
@@ -239,7 +251,7 @@ class TestDistribution:
     def test_intervals_quantiles_and_densities_are_gaussian(self, make, targets):
         X, y = table()
         Y = shaped(y, targets)
-        model = make().fit(X, Y)
+        model = fitted(make, targets)
         mean, std = model.predict(X, return_std=True)
         interval = model.predict_interval(X, level=0.9)
         np.testing.assert_allclose(interval, model.predict_quantiles(X, [0.05, 0.95]))
@@ -255,7 +267,7 @@ class TestDistribution:
     def test_targets_are_fitted_one_by_one(self, make):
         X, y = table()
         Y = shaped(y, 2)
-        model = make().fit(X, Y)
+        model = fitted(make, 2)
         for k in range(2):
             mean, std = make().fit(X, Y[:, k]).predict(X, return_std=True)
             np.testing.assert_array_equal(model.predict(X)[:, k], mean)
@@ -264,8 +276,8 @@ class TestDistribution:
     @each_target
     @each_model
     def test_samples(self, make, targets):
-        X, y = table()
-        model = make().fit(X, shaped(y, targets))
+        X, _ = table()
+        model = fitted(make, targets)
         new = np.vstack([X[:2], X[:2] + 0.01, X[:1] + 9.0])
         mean, cov = model.predict(new, return_cov=True)
         cov = cov if targets else cov[None]
@@ -354,7 +366,9 @@ class TestDistribution:
         X, y = table()
         X *= 1e-3
         for kernel in KERNELS:
-            model = exact(kernel=kernel) if make is exact else quick(mean=kernel, variance=kernel)
+            model = exact(kernel=kernel)
+            if make is quick:
+                model = quick(mean=kernel, variance=kernel, calibration="scale")
             model.fit(X, y)
             for value in (1e6, 1e160, -1e308):
                 mean, std = model.predict(np.full((2, 2), value), return_std=True)
@@ -538,7 +552,7 @@ class TestOptions:
     def test_every_mean_learns(self, mean):
         X, y = table(50)
         new, truth = table(200, seed=9, noise=0.0)
-        model = quick(mean=mean, kernels=SMALL).fit(X, y)
+        model = quick(mean=mean, kernels=SMALL, calibration="scale").fit(X, y)
         predicted, std = model.predict(new, return_std=True)
         assert np.mean((predicted - truth) ** 2) < 0.6 * truth.var()
         assert np.all(std > 0)
@@ -634,7 +648,7 @@ class TestOptions:
     @pytest.mark.parametrize(
         "model",
         [
-            TwoStageGPRegressor.from_paper(random_state=0),
+            TwoStageGPRegressor.from_paper(random_state=0, settings=SHORT_SEARCH),
             ExactGPRegressor.from_paper(random_state=0),
             ExactGPRegressor.from_paper(table=5, random_state=0),
             ExactGPRegressor.from_paper(table=3, random_state=0),

@@ -28,20 +28,20 @@ def test_repeated_rows():
 
 
 def test_exact_copies():
-    X, y = table(100)
+    X, y = table(50)
     model = neighbors().fit(np.repeat(X, 3, axis=0), np.repeat(y, 3))
     assert is_sane(model, np.vstack([X, X + 0.1]))
 
 
 @pytest.mark.parametrize("gap", [1e-12, 1e-7])
 def test_nearly_equal_rows(gap):
-    X, y = table(150)
+    X, y = table(60)
     model = neighbors().fit(np.vstack([X, X + gap]), np.append(y, -y))
     assert is_sane(model, np.vstack([X, X + 0.1]))
 
 
 def test_constant_columns_change_nothing():
-    X, y = table(200)
+    X, y = table(80)
     wide = np.insert(X, 1, 4.2, axis=1)
     one, other = neighbors().fit(X, y), neighbors().fit(wide, y)
     for a, b in zip(
@@ -81,27 +81,29 @@ def test_a_cluster_far_away():
     assert std[2] >= 0.999 * std[:2].max()
 
 
-@pytest.mark.parametrize("place", [1e3, 1e9, 1e200, -1e300])
 @pytest.mark.parametrize("name", ["rbf", "matern12", "laplacian"])
-def test_far_outside_the_prior_of_the_variance_and_the_rest_of_the_mean_return(name, place):
+def test_far_outside_the_prior_of_the_variance_and_the_rest_of_the_mean_return(name):
     X, y = table(300)
     model = neighbors(mean=[name, LinearRegression(), HistGradientBoostingRegressor(max_iter=5)])
     model.set_params(variance=name).fit(X, y)
     scaling = model.fitted_.data[0].scaling
-    far = np.full((1, 2), place)
-    mean, latent = model.predict(far, return_latent_std=True)
     outputscale = math.exp(model.variance_.posterior.parameters[-2])
     factor = model.calibration_.factor
-    assert latent[0] == pytest.approx(scaling.y_scale * math.sqrt(factor * outputscale), rel=1e-9)
-    Z = torch.as_tensor(scaling.inputs(far))
-    rest = [
-        weight * float(part.predict(Z))
-        for weight, part in zip(model.mean_.weights, model.mean_.models, strict=True)
-        if not isinstance(part, RidgeMean)
-    ]
-    assert len(rest) == 3
-    assert mean[0] == pytest.approx(scaling.y_mean + scaling.y_scale * sum(rest), rel=1e-9)
-    assert latent[0] >= model.predict(X, return_latent_std=True)[1].max() * (1 - 1e-9)
+    largest = model.predict(X, return_latent_std=True)[1].max()
+    for place in (1e3, 1e9, 1e200, -1e300):
+        far = np.full((1, 2), place)
+        mean, latent = model.predict(far, return_latent_std=True)
+        prior = scaling.y_scale * math.sqrt(factor * outputscale)
+        assert latent[0] == pytest.approx(prior, rel=1e-9)
+        Z = torch.as_tensor(scaling.inputs(far))
+        rest = [
+            weight * float(part.predict(Z))
+            for weight, part in zip(model.mean_.weights, model.mean_.models, strict=True)
+            if not isinstance(part, RidgeMean)
+        ]
+        assert len(rest) == 3
+        assert mean[0] == pytest.approx(scaling.y_mean + scaling.y_scale * sum(rest), rel=1e-9)
+        assert latent[0] >= largest * (1 - 1e-9)
 
 
 def test_a_ridge_alone_returns_to_the_mean_far_outside():

@@ -18,8 +18,14 @@ from experiments.mc_dropout import MCDropoutClassifier
 from twostagegp.errors import InputError, NumericalError
 
 
-@parametrize_with_checks([MCDropoutClassifier(), MCDropoutClassifier(hidden=(16,))])
+@parametrize_with_checks([MCDropoutClassifier()])
 def test_scikit_learn_contract(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([MCDropoutClassifier(hidden=(16,))])
+def test_scikit_learn_contract_with_a_hidden_layer(estimator, check):
     check(estimator)
 
 

@@ -497,9 +497,9 @@ def test_the_page_says_that_there_is_a_single_split():
 @pytest.mark.parametrize(
     ("module", "records"),
     [
-        (table2_report, small_records()),
+        pytest.param(table2_report, small_records(), marks=pytest.mark.slow),
         (figure4_report, ua_records()),
-        (ablation_report, ablation_records()),
+        pytest.param(ablation_report, ablation_records(), marks=pytest.mark.slow),
     ],
 )
 def test_pictures_are_the_same_every_time(module, records):

@@ -19,8 +19,15 @@ def group(*deeds, limits=LIMITS):
     return list(measure_group(MEASUREMENT, cells, limits))
 
 
-def test_cells_of_a_group_share_a_process():
-    first, second = group("work", "work", limits=Limits(60, threads=3))
+@pytest.fixture(scope="module")
+def records():
+    """Cells of one group; two of them end their process."""
+    deeds = ("work", "chatter", "raise", "die", "work", "kill", "work")
+    return group(*deeds, limits=Limits(60, threads=3))
+
+
+def test_cells_of_a_group_share_a_process(records):
+    first, second = records[:2]
     assert (first["deed"], first["number"], second["number"]) == ("work", 0, 1)
     assert first["pid"] == second["pid"] != os.getpid()
     assert first["granted"] == "3"
@@ -29,25 +36,27 @@ def test_cells_of_a_group_share_a_process():
 
 
 @pytest.mark.parametrize(
-    ("deed", "error"),
+    ("number", "deed", "error"),
     [
-        ("die", "ended with status 3: no"),
-        ("kill", "killed by SIGKILL: "),
-        ("raise", "ValueError: not today"),
+        (2, "raise", "ValueError: not today"),
+        (3, "die", "ended with status 3: no"),
+        (5, "kill", "killed by SIGKILL: "),
     ],
 )
-def test_a_cell_that_fails_leaves_a_record_and_the_next_one_is_measured(deed, error):
-    failed, other = group(deed, "work")
+def test_a_cell_that_fails_leaves_a_record_and_the_next_one_is_measured(
+    records, number, deed, error
+):
+    failed = records[number]
     assert failed["error"].startswith(error)
-    assert (failed["deed"], failed["number"]) == (deed, 0)
-    assert "error" not in other
-    assert other["number"] == 1
+    assert (failed["deed"], failed["number"]) == (deed, number)
+    assert [record["number"] for record in records] == list(range(7))
+    assert [r["number"] for r in records if "error" not in r] == [0, 1, 4, 6]
+    assert len({records[measured]["pid"] for measured in (1, 4, 6)}) == 3
 
 
-def test_what_libraries_print_is_not_taken_for_a_record():
-    (record,) = group("chatter")
-    assert record["deed"] == "chatter"
-    assert "error" not in record
+def test_what_libraries_print_is_not_taken_for_a_record(records):
+    assert records[1]["deed"] == "chatter"
+    assert "error" not in records[1]
 
 
 @pytest.mark.slow
@@ -79,14 +88,10 @@ def stored(folder):
     return [json.loads(line) for line in (folder / "alone.jsonl").read_text().splitlines()]
 
 
-def test_every_cell_has_its_own_process_unless_told_otherwise(tmp_path):
-    assert run(MEASUREMENT, arguments(tmp_path, "--deeds", "work,work", "--jobs", "2")) == 0
+def test_every_cell_has_its_own_process_and_what_is_missing_here_is_not_stored(tmp_path, capsys):
+    assert run(MEASUREMENT, arguments(tmp_path, "--deeds", "missing,work,work", "--jobs", "2")) == 1
+    assert [record["deed"] for record in stored(tmp_path)] == ["work", "work"]
     assert len({record["pid"] for record in stored(tmp_path)}) == 2
-
-
-def test_what_is_missing_here_is_not_stored(tmp_path, capsys):
-    assert run(MEASUREMENT, arguments(tmp_path, "--deeds", "missing,work")) == 1
-    assert [record["deed"] for record in stored(tmp_path)] == ["work"]
     assert "not installed: something" in capsys.readouterr().out
 
 

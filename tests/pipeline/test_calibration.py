@@ -364,7 +364,7 @@ class TestInvariance:
         spread = np.ptp(expected)
         np.testing.assert_allclose(two.predict_quantiles(X, levels), expected, atol=rtol * spread)
 
-    @pytest.mark.parametrize("engine", ["exact", "neighbors"])
+    @pytest.mark.parametrize("engine", MOSTLY_EXACT[:2])
     def test_units_of_the_target_do_not_matter(self, engine):
         X, y = table(100, noise=skewed)
         one = quick(method=engine).fit(X, y)
@@ -406,9 +406,9 @@ class TestInvariance:
         )
 
     def test_weights_are_repeats_for_rows_with_equal_inputs(self):
-        X, y = table(80)
-        X, y = np.vstack([X, X[:30]]), np.append(y, y[:30] + 0.2)
-        counts = np.random.default_rng(3).integers(1, 3, size=110)
+        X, y = table(40)
+        X, y = np.vstack([X, X[:15]]), np.append(y, y[:15] + 0.2)
+        counts = np.random.default_rng(3).integers(1, 3, size=55)
         one = quick().fit(X, y, sample_weight=counts)
         two = quick().fit(np.repeat(X, counts, axis=0), np.repeat(y, counts))
         self.same(one, two, X)
@@ -464,8 +464,15 @@ class TestCoverage:
             below = np.mean(new[1] < lopsided.predict_quantiles(new[0], level)[:, 0])
             assert below == pytest.approx(level, abs=0.04)
 
-    @pytest.mark.parametrize("mean", ["rbf", "constant"])
-    @pytest.mark.parametrize(("n", "seeds"), [(60, (0, 1)), (300, (1, 3))])
+    @pytest.mark.parametrize(
+        ("mean", "n", "seeds"),
+        [
+            ("rbf", 60, (0, 1)),
+            ("constant", 60, (0, 1)),
+            pytest.param("rbf", 300, (1, 3), marks=pytest.mark.slow),
+            ("constant", 300, (1, 3)),
+        ],
+    )
     def test_pure_noise_costs_almost_nothing(self, mean, n, seeds):
         # The held-out constant depends on the row's target, which must not be used as a feature.
         worse = []
@@ -480,7 +487,7 @@ class TestCoverage:
             worse.append(nlpd(local, *new) - nlpd(scale, *new))
         assert np.mean(worse) < 0.05
 
-    @pytest.mark.parametrize("engine", ["exact", "neighbors"])
+    @pytest.mark.parametrize("engine", MOSTLY_EXACT[:2])
     def test_a_local_scale_is_found_in_noise_without_a_mean(self, engine):
         def returns(n, seed):
             rng = np.random.default_rng(seed)

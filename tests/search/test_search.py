@@ -100,10 +100,10 @@ def test_best_ard_says_whether_the_winner_has_one_lengthscale_per_column(ard):
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, size=(40, 2))
     y = np.sin(3 * X[:, 0]) + 0.1 * rng.normal(size=40)
-    result = search((X, y), {"mine-ard": "rbf"}, ard=ard, n_repeats=3)
+    result = search((X, y), {"mine-ard": "rbf"}, ard=ard, n_repeats=2)
     assert result.best_ard is ard  # whatever its label
     module = gpytorch.kernels.RBFKernel(ard_num_dims=2)
-    assert search((X, y), [module], ard=ard, n_repeats=3).best_ard is False
+    assert search((X, y), [module], ard=ard, n_repeats=2).best_ard is False
 
 
 def test_a_table_of_one_column_has_one_form_per_kernel():
@@ -218,8 +218,8 @@ def with_a_constant_column(n=70, seed=0):
 def test_active_dims_count_the_columns_of_the_users_table():
     X, y = with_a_constant_column()
     kernel = gpytorch.kernels.RBFKernel
-    wide = search((X, y), {k: kernel(active_dims=[k]) for k in (1, 2)}, n_repeats=4)
-    narrow = search((X[:, 1:], y), {k + 1: kernel(active_dims=[k]) for k in (0, 1)}, n_repeats=4)
+    wide = search((X, y), {k: kernel(active_dims=[k]) for k in (1, 2)}, n_repeats=2)
+    narrow = search((X[:, 1:], y), {k + 1: kernel(active_dims=[k]) for k in (0, 1)}, n_repeats=2)
     assert wide.best_label == "1"
     assert_same(wide, narrow, rtol=1e-10)
     assert wide.table.loc["1", "noise"] < 0.2
@@ -229,8 +229,8 @@ def test_active_dims_count_the_columns_of_the_users_table():
 def test_ard_num_dims_counts_the_columns_of_the_users_table():
     X, y = with_a_constant_column()
     kernels = [gpytorch.kernels.RBFKernel(ard_num_dims=3)]
-    wide = search((X, y), kernels, n_repeats=4)
-    narrow = search((X[:, 1:], y), [gpytorch.kernels.RBFKernel(ard_num_dims=2)], n_repeats=4)
+    wide = search((X, y), kernels, n_repeats=2)
+    narrow = search((X[:, 1:], y), [gpytorch.kernels.RBFKernel(ard_num_dims=2)], n_repeats=2)
     assert (wide.table["failure"] == "").all()
     np.testing.assert_allclose(wide.table["score"], narrow.table["score"], atol=1e-3)
     # Two would be right for the columns that vary, but not for the table.

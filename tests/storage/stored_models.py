@@ -45,6 +45,10 @@ def short_regressor(**options):
     return TwoStageGPRegressor(**given, **options)
 
 
+def short_classifier(**options):
+    return TwoStageGPClassifier(kernels=("rbf", "matern32"), random_state=0, **options)
+
+
 def wrapped():
     kernel = gpytorch.kernels.RBFKernel(active_dims=[0, 1]) + gpytorch.kernels.LinearKernel()
     return short_regressor(mean=kernel, variance=gpytorch.kernels.MaternKernel(nu=1.5))
@@ -83,13 +87,13 @@ REGRESSORS = {
     "gpnn, as published": lambda: GPNNRegressor.from_paper(random_state=0).fit(X, Y),
 }
 CLASSIFIERS = {
-    "classes": lambda: TwoStageGPClassifier(random_state=0).fit(X, LABELS),
-    "one stage": lambda: TwoStageGPClassifier(stages=1, random_state=0).fit(X, Y > 0),
-    "classes, neighbors": lambda: TwoStageGPClassifier(method="neighbors", random_state=0).fit(
+    "classes": lambda: short_classifier().fit(X, LABELS),
+    "one stage": lambda: short_classifier(stages=1).fit(X, Y > 0),
+    "classes, neighbors": lambda: short_classifier(method="neighbors").fit(
         X, LABELS.astype(object), groups=GROUPS
     ),
-    "classes, forest": lambda: TwoStageGPClassifier(
-        mean=["rbf", RandomForestClassifier(5, random_state=0)], random_state=0
+    "classes, forest": lambda: short_classifier(
+        mean=["rbf", RandomForestClassifier(5, random_state=0)]
     ).fit(X, (X[:, 0] > 0).astype(int) + (X[:, 1] > 1)),
 }
 
