@@ -17,8 +17,8 @@ PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/build/pycache O
 # Seconds that one test may take; a test that hangs fails with the stack of every thread.
 TEST_SECONDS := 180
 # The coverage gate, in percent.
-COVERED_LINES := 94.5
-COVERED_BRANCHES := 85.6
+COVERED_LINES := 95.5
+COVERED_BRANCHES := 86.0
 
 .PHONY: help check test lint format coverage torture demo bench docs lock clean install-locked install-pinned
 .DEFAULT_GOAL := help
