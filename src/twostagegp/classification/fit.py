@@ -95,10 +95,9 @@ class ClassFit:
 
     def moments(self, X: Array) -> tuple[Array, Array]:
         """Return calibrated means and variances of the latents, each of shape (n, K)."""
-        mean, variance = self.latents.moments(X)
-        if self.mean is not None:
-            mean = self.mean.predict(X)
-        return self.scale(mean, variance)
+        if self.mean is None:
+            return self.scale(*self.latents.moments(X))
+        return self.scale(self.mean.predict(X), self.latents.variance(X))
 
 
 def fit_classes(table: ClassTable, options: ClassOptions, seed: int) -> ClassFit:

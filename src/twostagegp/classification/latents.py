@@ -105,9 +105,13 @@ class Latents:
 
     def moments(self, X: Array) -> tuple[Array, Array]:
         """Return means and variances at rows in the user's units, each of shape (n, K)."""
-        points = self._points(X)
+        points = self._points(X)  # one tensor: an engine may remember its neighbours
         mean, variance = self.posterior.mean(points), self.posterior.variance(points)
         return self._means(mean), self._variances(variance)
+
+    def variance(self, X: Array) -> Array:
+        """Return the variances at rows in the user's units, shape (n, K)."""
+        return self._variances(self.posterior.variance(self._points(X)))
 
     def heldout(self, index: Index) -> tuple[Array, Array]:
         """Return held-out means and variances of the training rows ``index``.
