@@ -9,7 +9,6 @@ import torch
 from benchmarks import many_columns
 from measurements.runner import run
 from twostagegp import TwoStageGPRegressor
-from twostagegp.runtime.threads import ONE_THREAD_ROWS, threads_of_fit
 
 
 @pytest.mark.slow
@@ -20,20 +19,6 @@ def test_a_run_and_its_page(tmp_path):
     assert len(lines) == 8
     page = (tmp_path / "many_columns.md").read_text()
     assert page.count("| noise  | 20 ") == 2
-
-
-@pytest.mark.parametrize(
-    ("n_jobs", "n", "threads"), [(None, 10, 1), (None, ONE_THREAD_ROWS + 1, 2), (2, 10, 2)]
-)
-def test_small_fits_have_one_thread_unless_told_otherwise(n_jobs, n, threads):
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        with threads_of_fit(n_jobs, n):
-            assert torch.get_num_threads() == threads
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_a_fit_leaves_threads_and_subnormal_numbers_as_they_were():

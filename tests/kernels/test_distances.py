@@ -31,15 +31,19 @@ def test_distances_summed_up_by_columns(p, batch):
 
 
 @each_norm
-@pytest.mark.parametrize("d", [64, 65])
-def test_nearly_equal_rows_of_up_to_64_columns_keep_their_distance(p, d):
+@pytest.mark.parametrize("d", [1, 64, 65])
+def test_nearly_equal_rows_keep_their_distance(p, d):
     X = inputs(5, d)
     X[1] = X[0] + 1e-9
     r = own_distances(X, p)
     assert not r.diagonal().any()
-    expected = 1e-9 * (d if p == 1 else np.sqrt(d))
-    exact = d == 64 or p == 1
-    assert (abs(float(r[0, 1]) / expected - 1.0) < 1e-6) == exact
+    assert float(r[0, 1]) == pytest.approx(1e-9 * (d if p == 1 else np.sqrt(d)), rel=1e-6)
+
+
+def test_own_distances_are_those_of_differences():
+    X = inputs(40, 3)
+    X[5:9] = X[4] + 1e-4 * inputs(4, 3, seed=2)
+    torch.testing.assert_close(own_distances(X), distances(X, X), rtol=1e-9, atol=0.0)
 
 
 def test_differences_and_a_matrix_product_give_the_same_distances():

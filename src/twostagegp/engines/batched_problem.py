@@ -21,9 +21,7 @@ block stay in the cache; on a GPU as large as the memory budget allows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -39,8 +37,8 @@ from twostagegp.kernels import Kernel
 from twostagegp.kernels.batched import Index, KernelBatch, kernel_batch, take
 from twostagegp.numerics.held_out import LOG_2PI, copies_within, one_copy, squares_of_copies
 from twostagegp.numerics.linalg import batch_cholesky, batch_solve
+from twostagegp.runtime.cores import spread
 from twostagegp.runtime.memory import available_bytes
-from twostagegp.runtime.threads import limit_threads, no_denormals
 
 __all__ = ["Block", "Extras", "ProblemBatch"]
 
@@ -317,15 +315,11 @@ class ProblemBatch:
         def work(cut: slice) -> Result:
             return function(self.block(parameters[cut], index[cut]))
 
-        threads = torch.get_num_threads()
-        if self.X.device.type != "cpu":
+        if self.X.device.type != "cpu" or not self.covariance.concurrent:
             return [work(cut) for cut in cuts]
-        if threads > 1 and self.covariance.concurrent and len(cuts) > 1:
-            with _one_thread_each(min(threads, len(cuts))) as pool:
-                return list(pool.map(work, cuts))
-        # Several threads are faster than one only on large problems.
-        with limit_threads(1 if self.n_rows <= 600 else None), no_denormals():
-            return [work(cut) for cut in cuts]
+        # Problems of a few hundred rows are too small to be shared between threads, but one problem
+        # per thread keeps all threads busy.
+        return spread(work, cuts)
 
     def _block_size(self) -> int:
         matrix = self.n_rows**2
@@ -384,25 +378,3 @@ def _check_memory(
             f"the budget on {device} is {_MEMORY_SHARE * free / 2**30:.1f} GiB, half of the free "
             "memory. Lower subsample or n_repeats."
         )
-
-
-@contextmanager
-def _one_thread_each(n_workers: int) -> Iterator[ThreadPoolExecutor]:
-    """Yield a pool of workers with one torch thread each, and restore torch's setting afterwards.
-
-    Problems of a few hundred rows are too small to be shared between threads, but one problem per
-    thread keeps all threads busy. An interrupt waits for the running blocks, which takes
-    milliseconds, and cancels the others.
-    """
-    before = torch.get_num_threads()
-    pool = ThreadPoolExecutor(n_workers, initializer=_prepare_worker)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-        torch.set_num_threads(before)
-
-
-def _prepare_worker() -> None:
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)

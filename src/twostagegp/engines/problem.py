@@ -18,6 +18,7 @@ from twostagegp.kernels import Kernel, Vector
 from twostagegp.numerics import objectives
 from twostagegp.numerics.linalg import cholesky_inverse, cholesky_solve, safe_cholesky
 from twostagegp.numerics.objectives import Factored, Objective
+from twostagegp.runtime.cores import raise_if_stopped
 
 __all__ = ["NOISE_PRIOR", "ObjectiveName", "Problem"]
 
@@ -82,6 +83,7 @@ class Problem:
 
     def __call__(self, parameters: Vector) -> tuple[float, Vector]:
         """Return the mean objective plus prior, and its gradient."""
+        raise_if_stopped()
         self.evaluations += 1
         rows, theta, noise = self.rows, parameters[:-1], math.exp(parameters[-1])
         K, saved = self.kernel.evaluate(rows.X, theta)

@@ -35,8 +35,9 @@ from twostagegp.estimators.fitted import FittedRegression, FittedTarget
 from twostagegp.estimators.reporting import announce
 from twostagegp.estimators.validation import check_parameters, raised_noise_floor
 from twostagegp.pipeline.settings import DEFAULTS, Settings
+from twostagegp.runtime.cores import use_cores
 from twostagegp.runtime.device import resolve_device
-from twostagegp.runtime.threads import show_log, threads_of_fit
+from twostagegp.runtime.threads import no_denormals, show_log
 from twostagegp.runtime.transaction import unchanged_on_error
 from twostagegp.search.stages import SearchRecord
 from twostagegp.training.schedule import Training
@@ -166,7 +167,7 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         targets = []
         room = several_targets(device, len(columns), self._settings.exact)
-        with threads_of_fit(self.n_jobs, n), show_log(self.verbose), room:
+        with use_cores(self.n_jobs), no_denormals(), show_log(self.verbose), room:
             for column in columns:
                 data = prepare(X, column, names, **shared)
                 targets.append(FittedTarget(data, self._fit_target(data, seed)))

@@ -60,9 +60,10 @@ from twostagegp.estimators.validation import (
     raised_noise_floor,
 )
 from twostagegp.pipeline.settings import DEFAULTS, ClassSettings, Settings
+from twostagegp.runtime.cores import use_cores
 from twostagegp.runtime.device import resolve_device
 from twostagegp.runtime.prediction_checks import require_finite
-from twostagegp.runtime.threads import limit_threads, no_denormals, show_log, threads_of_fit
+from twostagegp.runtime.threads import no_denormals, show_log
 from twostagegp.runtime.transaction import unchanged_on_error
 from twostagegp.search.stages import SearchRecord
 from twostagegp.training.schedule import Training
@@ -326,7 +327,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
             device = resolve_device(self.device, n)
             dtype = torch.float64 if self.dtype == "float64" else torch.float32
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-            with threads_of_fit(self.n_jobs, n), show_log(self.verbose):
+            with use_cores(self.n_jobs), no_denormals(), show_log(self.verbose):
                 table = make_table(
                     X,
                     codes,
@@ -504,7 +505,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self, "fitted_")
         _refuse_dask(X)
         numbers = new_inputs(self, X)
-        with limit_threads(self.n_jobs), no_denormals():
+        with use_cores(self.n_jobs), no_denormals():
             yield from self.fitted_.moments(numbers)
 
     # --- shortcuts -------------------------------------------------------------------------------

@@ -211,7 +211,8 @@ class ExactGPRegressor(GPyTorchExports, BaseGPRegressor):
             ladder = Ladder.plan(
                 m, len(candidates), full_keep=min(2, len(candidates)), full_steps=30
             )
-            survivors = climb(engine, candidates, ladder, rank_by_unseen_error, rng)
+            order = rng.permutation(m)
+            survivors, _ = climb(engine, candidates, ladder, rank_by_unseen_error, order)
         else:
             for candidate in candidates:
                 train_with(engine, candidate, self.training, rng)

@@ -28,8 +28,9 @@ from twostagegp.errors import InputError, MemoryBudgetError
 from twostagegp.estimators import shortcuts
 from twostagegp.estimators.fitted import Moments
 from twostagegp.pipeline.calibration.shape import Shape
+from twostagegp.runtime.cores import use_cores
 from twostagegp.runtime.memory import available_bytes
-from twostagegp.runtime.threads import limit_threads, no_denormals
+from twostagegp.runtime.threads import no_denormals
 
 __all__ = [
     "check_covariance_size",
@@ -106,7 +107,7 @@ def encoded_inputs(model: Any, X: Any) -> Array:
 def moments(model: Any, X: Any, variance: bool = True) -> Moments:
     """Return mean, latent variance and sigma squared at X, each (n, p), in the user's units."""
     numbers = encoded_inputs(model, X)
-    with limit_threads(model.n_jobs), no_denormals():
+    with use_cores(model.n_jobs), no_denormals():
         return model.fitted_.moments(numbers, variance)
 
 
@@ -121,7 +122,7 @@ def covariances(model: Any, X: Any) -> Array:
     """Return the joint covariance of mean + sigma Z at X, shape (p, n, n)."""
     numbers = encoded_inputs(model, X)
     check_covariance_size(len(numbers), len(model.fitted_.targets))
-    with limit_threads(model.n_jobs), no_denormals():
+    with use_cores(model.n_jobs), no_denormals():
         return model.fitted_.covariances(numbers)
 
 

@@ -27,7 +27,8 @@ from twostagegp.estimators.fit_report import FitReport
 from twostagegp.estimators.fitted import FittedRegression, FittedTarget
 from twostagegp.estimators.prediction import encoded_inputs
 from twostagegp.estimators.reporting import largest_jitter
-from twostagegp.runtime.threads import limit_threads, no_denormals
+from twostagegp.runtime.cores import use_cores
+from twostagegp.runtime.threads import no_denormals
 
 __all__ = ["update"]
 
@@ -57,7 +58,7 @@ def update(
         )
     numbers, targets = encoded_inputs(model, X), _targets(y, fitted)
     rows = _checked(numbers, targets, groups, sample_weight, noise_var)
-    with limit_threads(model.n_jobs):
+    with use_cores(model.n_jobs):
         with no_denormals():
             mean, _, variance = fitted.moments(rows.X)
         assert variance is not None

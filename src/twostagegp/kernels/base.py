@@ -98,6 +98,11 @@ class Kernel(ABC):
         return False
 
     @property
+    def takes_threads(self) -> bool:
+        """Whether two threads may use the kernel at the same time."""
+        return True
+
+    @property
     def label(self) -> str:
         """Short name for tables."""
         return f"{self.name}-ard" if self.ard else self.name

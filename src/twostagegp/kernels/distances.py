@@ -6,17 +6,25 @@ have distances of shape (..., n, m).
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 __all__ = [
     "DIRECT_COLUMNS",
+    "SquaredDistances",
     "distances",
     "distances_by_columns",
     "own_distances",
     "weighted_absolute_differences",
 ]
 
+Array = NDArray[np.float64]
+
+#: Squared distances below this share of the largest squared norm are computed from differences.
+#: The others then have a relative error of at most about 1e-10.
+_NEAR = 1e-5
 #: Above this many columns Euclidean distances come from a matrix product; up to it from
 #: differences, which are exact for nearly equal rows.
 DIRECT_COLUMNS = 64
@@ -49,10 +57,50 @@ def distances(Z: Tensor, Z2: Tensor, p: int = 2, direct_columns: int = DIRECT_CO
 
 def own_distances(Z: Tensor, p: int = 2, direct_columns: int = DIRECT_COLUMNS) -> Tensor:
     """Return the distances of rows among themselves, exactly zero on the diagonal."""
+    if p == 2 and Z.ndim == 2 and Z.device.type == "cpu" and Z.dtype == torch.float64:
+        rows = Z.detach().numpy()
+        squares = np.empty((len(rows), len(rows)))
+        SquaredDistances(rows).write(slice(0, len(rows)), squares)
+        return torch.from_numpy(np.sqrt(squares, out=squares))
     r = distances(Z, Z, p, direct_columns)
     if Z.shape[-1] > direct_columns:
         r.diagonal(dim1=-2, dim2=-1).zero_()  # a matrix product leaves rounding there
     return r
+
+
+class SquaredDistances:
+    r"""Squared distances of rows among themselves, from one matrix product,
+
+    .. math::
+
+        |z_i - z_j|^2 = |z_i|^2 + |z_j|^2 - 2 z_i^\top z_j .
+
+    Pairs of rows that are so close that this difference would lose digits are computed again from
+    :math:`z_i - z_j`.
+
+    Examples
+    --------
+    >>> out = np.empty((2, 2))
+    >>> SquaredDistances(np.array([[0.0, 0.0], [3.0, 4.0]])).write(slice(0, 2), out)
+    >>> out.tolist()
+    [[0.0, 25.0], [25.0, 0.0]]
+    """
+
+    def __init__(self, Z: Array) -> None:
+        squares, ones = np.einsum("ij,ij->i", Z, Z), np.ones(len(Z))
+        self.Z, self._near = Z, _NEAR * float(squares.max(initial=0.0))
+        self._left = np.column_stack([-2.0 * Z, squares, ones])
+        self._right = np.ascontiguousarray(np.column_stack([Z, ones, squares]).T)
+
+    def write(self, rows: slice, out: Array) -> None:
+        """Write the squared distances of some rows to themselves and all later rows."""
+        np.matmul(self._left[rows], self._right[:, rows.start :], out=out)
+        diagonal = np.arange(len(out))
+        out[diagonal, diagonal] = np.inf
+        if not out.min(initial=np.inf) > self._near:
+            i, j = np.nonzero(~(out > self._near))
+            out[i, j] = np.square(self.Z[rows][i] - self.Z[rows.start :][j]).sum(1)
+        out[diagonal, diagonal] = 0.0
 
 
 def _column_by_column(Z: Tensor, Z2: Tensor) -> bool:

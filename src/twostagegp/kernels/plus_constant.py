@@ -50,6 +50,10 @@ class PlusConstant(Kernel):
     def manhattan(self) -> bool:
         return self.kernel.manhattan
 
+    @property
+    def takes_threads(self) -> bool:
+        return self.kernel.takes_threads
+
     def start(self) -> Vector:
         return self.kernel.start()
 

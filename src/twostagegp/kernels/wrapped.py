@@ -71,6 +71,10 @@ class WrappedKernel(Kernel):
             )
 
     @property
+    def takes_threads(self) -> bool:
+        return False  # the module holds one parameter vector at a time
+
+    @property
     def takes_batches(self) -> bool:
         if self._takes_batches is None:
             self._takes_batches = self._agrees_on_a_batch()

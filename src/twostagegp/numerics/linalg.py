@@ -12,10 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from twostagegp.errors import NumericalError
+from twostagegp.numerics import lapack
 
 __all__ = [
     "JITTERS",
@@ -29,7 +32,10 @@ __all__ = [
     "not_positive_definite",
     "safe_cholesky",
     "scaled_gram",
+    "scaled_gram_",
 ]
+
+Array = NDArray[np.float64]
 
 #: Jitter steps, relative to the mean of the diagonal; the first attempt adds no jitter.
 JITTERS = (1e-10, 1e-8, 1e-6)
@@ -211,6 +217,11 @@ def cholesky_inverse(L: Tensor) -> Tensor:
     >>> cholesky_inverse(torch.tensor([[2.0]]))
     tensor([[0.2500]])
     """
+    if L.device.type == "cpu" and L.dtype == torch.float64 and lapack.available():
+        A = L.detach().T.clone(memory_format=torch.contiguous_format)
+        lapack.invert_factor_(A.numpy())
+        lapack.mirror_(A.numpy())
+        return A
     if L.device.type == "cpu" or len(L) > _SMALL_ON_GPU:
         return torch.cholesky_inverse(L)
     half = torch.linalg.solve_triangular(
@@ -238,7 +249,27 @@ def scaled_gram(A: Tensor, v: Tensor) -> Tensor:
     >>> bool(torch.allclose(scaled_gram(A, v), A @ torch.diag(v) @ A))
     True
     """
+    if A.device.type == "cpu" and A.dtype == torch.float64 and lapack.available():
+        W = torch.empty(A.shape, dtype=A.dtype)
+        scaled_gram_(A.clone(memory_format=torch.contiguous_format).numpy(), v.numpy(), W.numpy())
+        lapack.mirror_(W.numpy())
+        return W
     return (A * v) @ A
+
+
+def scaled_gram_(A: Array, v: Array, out: Array) -> None:
+    r"""Write :math:`A\,\mathrm{diag}(v)\,A` into the upper triangle of ``out``; A is overwritten.
+
+    Rows with positive and with negative v are two symmetric products: together half of the
+    arithmetic of a general product.
+    """
+    A *= np.sqrt(np.abs(v))[:, None]
+    negative = v < 0.0
+    if not negative.any():
+        lapack.add_gram_(out, A, fresh=True)
+        return
+    lapack.add_gram_(out, A[~negative], fresh=True)
+    lapack.add_gram_(out, A[negative], -1.0)
 
 
 @dataclass(frozen=True)
@@ -275,6 +306,11 @@ class Blocks:
         result = torch.empty_like(values)
         result[index] = values
         return result
+
+    def trace_with(self, A: Tensor) -> Tensor:
+        """Return the trace of this matrix times a symmetric A."""
+        parts = [(values * A[G[:, :, None], G[:, None, :]]).sum() for G, values in self.batches]
+        return torch.stack(parts).sum()
 
     def logdet(self) -> Tensor:
         """Return the logarithm of the determinant."""

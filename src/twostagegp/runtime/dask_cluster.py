@@ -9,17 +9,14 @@ again from its source when a worker is lost.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from threadpoolctl import threadpool_limits
-
 from twostagegp.errors import ClusterError, InputError
-from twostagegp.runtime.threads import limit_threads
+from twostagegp.runtime.cores import use_cores
 
 __all__ = [
     "DEFAULT_DASK",
@@ -162,36 +159,9 @@ def cancel(client: Any, futures: Sequence[Any]) -> None:
         client.cancel(list(futures))
 
 
-class _BlasLimit:
-    """Limit BLAS to one thread while at least one task runs in this process."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.tasks = 0
-        self.limits: Any = None
-
-    def __enter__(self) -> None:
-        with self.lock:
-            if self.tasks == 0:
-                self.limits = threadpool_limits(1, user_api="blas")
-            self.tasks += 1
-
-    def __exit__(self, *error: object) -> None:
-        with self.lock:
-            self.tasks -= 1
-            if self.tasks == 0:
-                self.limits.restore_original_limits()
-
-
-_BLAS = _BlasLimit()
-
-
 @contextmanager
 def single_thread() -> Iterator[None]:
     """Run Torch, BLAS, OpenMP and the compiled loops on one thread, as a worker's task should.
-
-    Torch and OpenMP have a number of threads per calling thread. BLAS has one per process: the
-    first of several concurrent tasks sets it, and the last one restores it.
 
     Examples
     --------
@@ -200,5 +170,5 @@ def single_thread() -> Iterator[None]:
     ...     torch.get_num_threads()
     1
     """
-    with _BLAS, threadpool_limits(1, user_api="openmp"), limit_threads(1):
+    with use_cores(1):
         yield

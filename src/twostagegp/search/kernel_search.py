@@ -28,7 +28,8 @@ from twostagegp.data.kept_columns import Columns
 from twostagegp.data.rows import Rows
 from twostagegp.errors import ClusterError, InputError, NotFittableError
 from twostagegp.kernels import Kernel, kernel_list
-from twostagegp.runtime.threads import limit_threads, show_log
+from twostagegp.runtime.cores import use_cores
+from twostagegp.runtime.threads import show_log
 from twostagegp.search.early_stopping import checkpoints, probability_of_rank_change
 from twostagegp.search.inputs import (
     LOG,
@@ -243,7 +244,7 @@ def search_kernel(
         noise_floor=noise_floor,
     )
     client, device = client_and_device(client, device)
-    with limit_threads(n_jobs), show_log(verbose):
+    with use_cores(n_jobs), show_log(verbose):
         data, rng = prepare_table(
             X, y, sample_weight, noise_floor, n_repeats, subsample, device, random_state
         )

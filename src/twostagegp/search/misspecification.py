@@ -24,7 +24,8 @@ from twostagegp.engines.batched_problem import Extras, ProblemBatch
 from twostagegp.errors import InputError, NotFittableError
 from twostagegp.kernels import Kernel, make_kernel
 from twostagegp.kernels.catalogue import CATALOGUE
-from twostagegp.runtime.threads import limit_threads, show_log
+from twostagegp.runtime.cores import use_cores
+from twostagegp.runtime.threads import show_log
 from twostagegp.search.bootstrap import adjusted_p_values, simulate_and_refit
 from twostagegp.search.evidence import CAUSES, evidence
 from twostagegp.search.inputs import (
@@ -273,7 +274,7 @@ def check_misspecification(
     elif rkhs_bound is not None:
         check_positive("rkhs_bound", rkhs_bound, "or use 'estimate', or None to drop it")
     client, device = client_and_device(client, device)
-    with limit_threads(n_jobs), show_log(verbose), open_runner(client) as runner:
+    with use_cores(n_jobs), show_log(verbose), open_runner(client) as runner:
         data, rng = prepare_table(
             X, y, sample_weight, noise_floor, n_repeats, subsample, device, random_state
         )

@@ -14,9 +14,10 @@ it is that of ``blocked.py`` and ``large.py``, with one.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from twostagegp.data.rows import Rows
 from twostagegp.engines.exact.blocked import BlockedFactor
+from twostagegp.engines.exact.dense import DenseProblem
 from twostagegp.engines.exact.large import BlockedInverse, LargeProblem
 from twostagegp.engines.exact.panels import CovariancePanels
 from twostagegp.engines.exact.settings import EXACT_DEFAULTS, ExactSettings
@@ -50,6 +52,13 @@ class Work:
 
     full_rows: int
     full_conditionings: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def count(self, n: int) -> None:
+        """Count a factorisation of n rows."""
+        if n == self.full_rows:
+            with self._lock:
+                self.full_conditionings += 1
 
 
 @dataclass(frozen=True)
@@ -108,12 +117,12 @@ class ExactEngine:
         if rows.several:
             return SeveralProblem(*given)
         if len(rows) <= self.settings.blocked_rows:
-            return Problem(*given)
+            return (DenseProblem if DenseProblem.fits(kernel, rows) else Problem)(*given)
         return LargeProblem(*given, factor_dtype=self.factor_dtype, settings=self.settings)
 
     def condition(self, kernel: Kernel, parameters: Vector) -> ExactPosterior | SeveralPosterior:
-        if self.work is not None and len(self.rows) == self.work.full_rows:
-            self.work.full_conditionings += 1
+        if self.work is not None:
+            self.work.count(len(self.rows))
         parameters = np.asarray(parameters, dtype=np.float64)
         if self.rows.extra.ndim == 2:
             return SeveralPosterior(kernel, parameters, self.rows)
@@ -267,6 +276,8 @@ class ExactPosterior:
         return Factored(self.L, cholesky_inverse(self.L), self.alpha), self._noises()
 
     def heldout(self, index: Tensor | None = None) -> Heldout:
+        if index is not None and not self._large and self._whole_groups(index):
+            return self._heldout_of(index)
         if not self._large:
             f, s = self.factored()
             held = leave_out(f, self.rows, s)
@@ -275,6 +286,24 @@ class ExactPosterior:
             inverse.alpha = self.alpha  # known already
             held = leave_out(inverse, self.rows, self._noises())
         return held if index is None else held.subset(index)
+
+    def _whole_groups(self, index: Tensor) -> bool:
+        """Return whether these rows are all rows of their groups."""
+        groups = self.rows.groups
+        return groups is None or bool(torch.isin(groups, groups[index]).sum() == len(index))
+
+    def _heldout_of(self, index: Tensor) -> Heldout:
+        r"""Return held-out predictions of few rows I, from :math:`A_{II} = V^\top V`,
+        :math:`V = L^{-1} E_I`, where :math:`E_I` are columns of the identity.
+        """
+        n, L = len(self.rows), self.L
+        E = torch.zeros(n, len(index), dtype=L.dtype, device=L.device)
+        E[index, torch.arange(len(index), device=L.device)] = 1.0
+        V = torch.linalg.solve_triangular(L, E, upper=False)
+        f = Factored(L, V.T @ V, self.alpha[index])
+        noises = self._noises()
+        s = noises if noises.ndim == 0 else noises[index]
+        return leave_out(f, self.rows.subset(index), s)
 
     def mean(self, X: Tensor) -> Tensor:
         return self._by_chunks(X, lambda part: self._cross(part) @ self.alpha)

@@ -41,6 +41,7 @@ from twostagegp.errors import NumericalError
 from twostagegp.kernels import Kernel, Vector
 from twostagegp.numerics import objectives
 from twostagegp.numerics.linalg import Blocks, block_inverses
+from twostagegp.runtime.cores import raise_if_stopped
 
 __all__ = ["BlockedInverse", "LargeProblem", "group_bytes"]
 
@@ -192,6 +193,7 @@ class LargeProblem(Problem):
 
     def __call__(self, parameters: Vector) -> tuple[float, Vector]:
         """Return the mean objective plus prior, and its estimated gradient."""
+        raise_if_stopped()
         self.evaluations += 1
         rows = self.rows
         block = self.settings.block_size(len(rows), rows.X.device)

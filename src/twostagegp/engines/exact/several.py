@@ -51,11 +51,13 @@ from twostagegp.numerics.held_out import LOG_2PI, Heldout, copies_within, leave_
 from twostagegp.numerics.linalg import (
     Blocks,
     block_inverses,
+    cholesky_inverse,
     cholesky_solve,
     safe_cholesky,
     scaled_gram,
 )
 from twostagegp.numerics.objectives import Factored
+from twostagegp.runtime.cores import raise_if_stopped
 
 __all__ = ["SeveralPosterior", "SeveralProblem"]
 
@@ -70,6 +72,7 @@ class SeveralProblem(Problem):
         self._total = self.rows.total * len(self._targets)
 
     def __call__(self, parameters: Vector) -> tuple[float, Vector]:
+        raise_if_stopped()
         self.evaluations += 1
         rows, theta, noise = self.rows, parameters[:-1], math.exp(parameters[-1])
         K, saved = self.kernel.evaluate(rows.X, theta)
@@ -94,7 +97,7 @@ class SeveralProblem(Problem):
         rows = self.rows
         s = noise + rows.extra
         K.diagonal().add_(s / rows.c)
-        A = torch.cholesky_inverse(self._factor(K))
+        A = cholesky_inverse(self._factor(K))
         value, W, direct = _joint_loo(A, A @ rows.t, rows, s)
         return value, W, float((W.diagonal() / rows.c).sum()) + direct
 
@@ -111,7 +114,7 @@ class SeveralProblem(Problem):
             if L is None or A is None or not one_matrix:
                 K.diagonal().copy_(diagonal + s / rows.c)
                 L = self._factor(K)
-                A = torch.cholesky_inverse(L)
+                A = cholesky_inverse(L)
             R = None if self.R is None else self.R[:, k]
             result = self.objective_of(Factored(L, A, cholesky_solve(L, rows.t)), rows, s, R)
             W += result.W
@@ -218,7 +221,7 @@ class SeveralPosterior:
         K.diagonal().add_((self._largest + self.noise) / rows.c)
         L, self.jitter = safe_cholesky(K)
         del K
-        self._A = torch.cholesky_inverse(L)
+        self._A = cholesky_inverse(L)
         del L
         self._factors = []
         for k, less in enumerate(self.less_noise):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
-import torch
+from twostagegp.runtime.cores import spread
 
 __all__ = ["by_slices"]
 
 
 def by_slices(work: Callable[[slice], None], n: int, size: int) -> None:
-    """Call ``work`` with slices of at most ``size`` that cover ``range(n)``, on torch's threads.
+    """Call ``work`` with slices of at most ``size`` that cover ``range(n)``, on the cores of
+    the budget.
 
     An error, or Ctrl-C, ends the work after the slices that have begun.
 
@@ -26,15 +25,4 @@ def by_slices(work: Callable[[slice], None], n: int, size: int) -> None:
     >>> x
     array([1., 1., 1., 1., 1.])
     """
-    parts = [slice(begin, min(begin + size, n)) for begin in range(0, n, size)]
-    threads = min(len(parts), torch.get_num_threads(), os.cpu_count() or 1)
-    if threads <= 1:
-        for part in parts:
-            work(part)
-        return
-    pool = ThreadPoolExecutor(threads)
-    try:
-        for _ in pool.map(work, parts):
-            pass
-    finally:
-        pool.shutdown(cancel_futures=True)
+    spread(work, [slice(begin, min(begin + size, n)) for begin in range(0, n, size)])
