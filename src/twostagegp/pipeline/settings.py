@@ -70,7 +70,6 @@ class MeanSettings:
     #: held-out residuals do not depend on hyperparameters that were trained on the row.
     refit_rows: int = 600
     refit_folds: int = 10
-    refit_steps: int = 3
     #: Candidates that are refitted.
     refit_keep: int = 8
     #: Rows per parameter below which these refits start from the kernel's starting values, and the
@@ -78,9 +77,25 @@ class MeanSettings:
     afresh_rows: int = 25
     afresh_folds: int = 5
     afresh_steps: int = 60
+    #: Folds, of the ``afresh_folds``, whose rows candidates are trained on first, and evaluations
+    #: that follow without the fold.
+    early_folds: int = 2
+    afresh_evaluations: int = 8
+    #: Fewest distinct rows from which the first training is on some of the rows only, and
+    #: candidates of the mean and of the variance that are then trained on all rows.
+    early_rows: int = 150
+    early_keep: int = 10
+    variance_keep: int = 3
+    #: Evaluations on all rows of the best candidates, best first, up to ``medium_rows`` rows.
+    medium_steps: tuple[int, ...] = (8, 6, 5, 4, 3, 3)
+    #: Rows of the first training on tables of up to ``full_training_rows`` rows; above, twice as
+    #: many.
+    first_rows: int = 150
+    #: Training ends if a step is expected to gain less than this, in nats over all rows.
+    least_gain: float = 0.05
     #: Rows on which the penalty of a trained candidate is tuned, and the equally spaced shifts of
     #: its logarithm that are tried.
-    tuning_rows: int = 1000
+    tuning_rows: int = 500
     penalty_shifts: tuple[float, ...] = (-2.0, -1.0, 0.0, 1.0)
     #: Ridge on the stack's weights: spreads weight over candidates with nearly equal residuals.
     stack_ridge: float = 0.03

@@ -86,6 +86,17 @@ class Candidate:
             self.failure = str(error)
         self.account(problem.evaluations, time.perf_counter() - begin, is_full)
 
+    def fitted(self) -> Fitted:
+        """Return the result of the last training."""
+        assert self.parameters is not None
+        return Fitted(
+            self.parameters,
+            self.value,
+            self.evaluations,
+            self.gradient_norm,
+            inverse_hessian=self.inverse_hessian,
+        )
+
     def record(self, fitted: Fitted) -> None:
         """Store the result of a training."""
         self.parameters = fitted.parameters

@@ -19,9 +19,13 @@ from torch import Tensor
 from twostagegp.engines.exact.settings import EXACT_DEFAULTS
 from twostagegp.engines.protocol import Engine
 from twostagegp.training.candidates import Candidate, fitted_only
+from twostagegp.training.optimise import Fitted
+from twostagegp.training.side_by_side import for_each
 
-__all__ = ["Ladder", "Rung", "climb"]
+__all__ = ["EARLY_STEPS", "EARLY_TOLERANCE", "Ladder", "Rung", "climb"]
 
+#: Iterations of the first training, from the starting values, and its tolerance.
+EARLY_STEPS, EARLY_TOLERANCE = 40, 3e-4
 
 _LOG = logging.getLogger("twostagegp")
 
@@ -59,14 +63,28 @@ class Ladder:
         n_candidates: int,
         full_keep: int,
         full_steps: int | tuple[int, ...],
+        *,
+        first: int = 300,
+        least_gain: float = 0.05,
+        kept: tuple[float, ...] = (1.0, 2 / 3, 1 / 3, 1 / 9),
         patient: bool = False,
         blocked_rows: int = EXACT_DEFAULTS.blocked_rows,
     ) -> Ladder:
         """Plan rungs of 300, 900, 2700, ... rows, then all n.
 
-        If ``patient``, candidates are kept on rungs where training them is cheap
-        (:func:`_affordable`). ``blocked_rows`` is that of the exact engine: above it an evaluation
-        costs fewer factorisations.
+        Parameters
+        ----------
+        first : int
+            Rows of the first rung; the next ones have three times as many.
+        least_gain : float
+            Training on a rung ends if a step is expected to gain less, in nats over all its rows.
+        kept : tuple of float
+            Share of the candidates that enter each rung; the last one is for all further rungs.
+            Few rows rank kernels unreliably, so that most candidates go on from the first rung.
+        patient : bool
+            Keep candidates on rungs where training them is cheap (:func:`_affordable`).
+        blocked_rows : int
+            That of the exact engine: above it an evaluation costs fewer factorisations.
 
         Examples
         --------
@@ -74,8 +92,8 @@ class Ladder:
         [(300, 20), (900, 6), (2000, 6)]
         """
         sizes = []
-        size = 300
-        while size <= n / 1.8:
+        size = first
+        while 0 < size <= n / 1.8:
             sizes.append(size)
             size *= 3
         if not sizes:
@@ -83,13 +101,13 @@ class Ladder:
             return cls((Rung(n, n_candidates, 60, 1e-3 if n < 60 else 2e-4),))
         rungs = []
         for i, m in enumerate(sizes):
-            keep = max(full_keep, n_candidates // 3**i)
+            keep = max(full_keep, int(n_candidates * kept[min(i, len(kept) - 1)]))
             # From 8000 rows on few steps suffice: the rung before has thousands of rows already.
-            steps = 40 if i == 0 else 8 if m < 8000 else 4
+            steps = EARLY_STEPS if i == 0 else 8 if m < 8000 else 4
             if patient:
                 keep = max(keep, min(n_candidates, _affordable(m, n, steps, blocked_rows)))
-            rungs.append(Rung(m, keep, steps, 3e-4))
-        return cls((*rungs, Rung(n, full_keep, full_steps, 2e-5)))
+            rungs.append(Rung(m, keep, steps, EARLY_TOLERANCE if i == 0 else least_gain / m))
+        return cls((*rungs, Rung(n, full_keep, full_steps, least_gain / n)))
 
 
 def _affordable(m: int, n: int, evaluations: int, blocked_rows: int) -> int:
@@ -114,18 +132,24 @@ def climb(
     candidates: Sequence[Candidate],
     ladder: Ladder,
     score: Scorer,
-    rng: np.random.Generator,
+    order: NDArray[np.int64],
     R: Tensor | None = None,
-) -> list[Candidate]:
-    """Train candidates up the ladder; return those that reach its end.
+) -> tuple[list[Candidate], dict[int, Fitted]]:
+    """Train candidates up the ladder; return those that reach its end, and their first training.
 
     The next rung's ``keep`` best candidates go on. ``score(engine, unseen, candidates)`` ranks
     them (smaller is better) after training on ``engine``; ``unseen`` has up to 1000 rows that are
-    not in this rung. Subsamples are nested: each rung contains the rows of the one before it.
+    not in this rung. Subsamples are nested: each rung has the first rows of a random ``order``.
+
+    Returns
+    -------
+    survivors : list of Candidate
+    early : dict
+        Result of the first rung by the id of the candidate; empty if it had all rows.
     """
     n = len(engine.rows)
-    order = rng.permutation(n)
     alive = list(candidates)
+    early: dict[int, Fitted] = {}
     for position, rung in enumerate(ladder.rungs):
         index = np.sort(order[: rung.rows])
         part = engine if rung.rows >= n else engine.subset(index)
@@ -133,14 +157,25 @@ def climb(
             "step %d of %d: %d kernels on %d of %d rows",
             position + 1, len(ladder.rungs), len(alive), len(index), n,
         )  # fmt: skip
-        R_part = None if R is None else R[index]
-        for rank, candidate in enumerate(alive):
-            steps = rung.steps_of(rank)
-            candidate.train(part, R_part, rung.rows >= n, steps, rung.tolerance)
+        _train(part, alive, None if R is None else R[index], rung, rung.rows >= n)
         alive = fitted_only(alive)
         if position + 1 < len(ladder.rungs):
+            if position == 0:
+                early = {id(candidate): candidate.fitted() for candidate in alive}
             keep = ladder.rungs[position + 1].keep
             unseen = engine.subset(np.sort(order[rung.rows : rung.rows + 1000]))
             ranking = np.argsort(score(part, unseen, alive), kind="stable")
             alive = [alive[i] for i in ranking[:keep]]
-    return alive
+    return alive, early
+
+
+def _train(
+    engine: Engine, candidates: Sequence[Candidate], R: Tensor | None, rung: Rung, is_full: bool
+) -> None:
+    """Train the candidates of a rung side by side."""
+
+    def train(entry: tuple[int, Candidate]) -> None:
+        rank, candidate = entry
+        candidate.train(engine, R, is_full, rung.steps_of(rank), rung.tolerance)
+
+    for_each(train, list(enumerate(candidates)), engine.rows, [c.kernel for c in candidates])

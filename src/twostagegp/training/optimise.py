@@ -26,6 +26,7 @@ __all__ = [
     "descend",
     "improve",
     "minimise",
+    "shifted_optimum",
 ]
 
 #: GPyTorch's lower bound of a noise variance, which Adam and AdamW respect here as well.
@@ -132,12 +133,13 @@ def improve(
     value, gradient = problem(x)
     for _ in range(evaluations - 1):
         free = ~((x <= lower) & (gradient > 0.0) | (x >= upper) & (gradient < 0.0))
-        if np.abs(gradient[free]).max(initial=0.0) < tolerance:
-            break
-        step = -H @ np.where(free, gradient, 0.0)
-        if step @ gradient >= 0.0:
+        downhill = np.where(free, -gradient, 0.0)
+        step = H @ downhill
+        if step @ downhill <= 0.0:
             H = np.eye(len(x))
-            step = -gradient
+            step = downhill
+        if 0.5 * float(step @ downhill) < tolerance:
+            break
         # No log-parameter changes by more than 1 in one step.
         step *= length * min(1.0, 1.0 / np.abs(step).max())
         candidate = np.clip(x + step, lower, upper)
@@ -150,12 +152,31 @@ def improve(
             continue
         length = 1.0
         H = bfgs_update(H, candidate - x, new_gradient - gradient)
-        gained = value - new_value
         x, value, gradient = candidate, new_value, new_gradient
-        if gained < 0.01 * tolerance:
-            break
     norm = float(np.abs(gradient).max())
     return Fitted(x, value, problem.evaluations - before, norm, problem.jitter, H)
+
+
+def shifted_optimum(
+    problem: Problem, start: Vector, inverse_hessian: Vector | None, longest: float = 0.5
+) -> Vector:
+    r"""Return the optimum of a problem that differs little from the one whose optimum is known.
+
+    The first quasi-Newton step :math:`-H \nabla L` leads there up to terms of second order, and is
+    taken without a further evaluation. If it changes a log-parameter by more than ``longest``, the
+    problems differ more than a little, and :func:`improve` continues from there.
+    """
+    if inverse_hessian is None:
+        return minimise(problem, start, steps=3).parameters
+    lower, upper = np.array(problem.bounds()).T
+    x = np.clip(start, lower, upper)
+    _, gradient = problem(x)
+    free = ~((x <= lower) & (gradient > 0.0) | (x >= upper) & (gradient < 0.0))
+    downhill = np.where(free, -gradient, 0.0)
+    step = inverse_hessian @ downhill
+    if np.abs(step).max() > longest or step @ downhill < 0.0:
+        return improve(problem, start, inverse_hessian, 3, tolerance=1e-4).parameters
+    return np.asarray(np.clip(x + step, lower, upper))
 
 
 def descend(

@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, special, stats
+from scipy import optimize, special
 
 from twostagegp.pipeline.settings import DEFAULTS, ShapeSettings
 
@@ -110,7 +110,7 @@ class Shape:
         if self.tail < 1.0:
             F += (1.0 - self.tail) * self._average(z, special.ndtr)
         if self.tail > 0.0:
-            F += self.tail * stats.t.cdf(z / self._tail_scale, self.degrees)
+            F += self.tail * special.stdtr(self.degrees, z / self._tail_scale)
         return F
 
     def logpdf(self, z: ArrayLike) -> Array:
@@ -122,7 +122,7 @@ class Shape:
         if self.tail == 0.0:
             return log_body
         s = self._tail_scale
-        log_tail = math.log(self.tail) + stats.t.logpdf(z / s, self.degrees) - math.log(s)
+        log_tail = math.log(self.tail) + _log_student(z / s, self.degrees) - math.log(s)
         return np.logaddexp(log_body, log_tail)
 
     def ppf(self, levels: ArrayLike) -> Array:
@@ -131,7 +131,7 @@ class Shape:
         if self.name == "gaussian":
             return special.ndtri(p)
         if self.tail == 1.0:
-            return self._tail_scale * stats.t.ppf(p, self.degrees)
+            return self._tail_scale * special.stdtrit(self.degrees, p)
         # Upper quantiles come from the mirror image: near one, 1 - p is exact but the cdf is not.
         mirror = replace(self, centres=-self.centres)
         z, upper = np.empty_like(p), p > 0.5
@@ -140,17 +140,29 @@ class Shape:
         return z
 
     def _lower_quantiles(self, p: Array) -> Array:
-        """Return quantiles at levels up to one half, by bisection."""
+        """Return quantiles at levels up to one half, by Newton's method between two bounds.
+
+        A step that leaves the bounds, which every evaluation narrows, is replaced by their middle.
+        """
         left, right = -2.0 * np.ones_like(p), np.full_like(p, float(self.widths.max()) + 10.0)
         while (above := self.cdf(left) > p).any():
             left = np.where(above, 2.0 * left, left)
         while (below := self.cdf(right) < p).any():
             right = np.where(below, 2.0 * right, right)
+        z = 0.5 * (left + right)
         for _ in range(80):
-            middle = 0.5 * (left + right)
-            above = self.cdf(middle) > p
-            left, right = np.where(above, left, middle), np.where(above, middle, right)
-        return 0.5 * (left + right)
+            excess = self.cdf(z) - p
+            above = excess > 0.0
+            left, right = np.where(above, left, z), np.where(above, z, right)
+            with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+                step = z - excess / self._density(z)
+            inside = (step > left) & (step < right)
+            new = np.where(inside, step, 0.5 * (left + right))
+            settled = np.abs(new - z) <= 1e-14 * (1.0 + np.abs(z))
+            z = new
+            if settled.all():
+                break
+        return z
 
     def sample(self, size: tuple[int, ...], rng: np.random.RandomState) -> Array:
         """Draw independent values."""
@@ -166,6 +178,16 @@ class Shape:
                 from_tail, self._tail_scale * rng.standard_t(self.degrees, size), draws
             )
         return draws
+
+    def _density(self, z: Array) -> Array:
+        """Return the density at a few z; :meth:`logpdf` is exact far in the tails as well."""
+        x = (z[..., None] - self.centres) / self.widths
+        body = np.exp(-0.5 * x**2) @ (self.shares / self.widths) / math.sqrt(2.0 * math.pi)
+        if self.tail == 0.0:
+            return np.asarray(body)
+        s = self._tail_scale
+        far = np.exp(_log_student(z / s, self.degrees)) / s
+        return np.asarray((1.0 - self.tail) * body + self.tail * far)
 
     def _average(self, z: Array, of: Callable[[Array], Array]) -> Array:
         if z.size <= 10_000:  # few enough to be compared with all components at once
@@ -194,6 +216,19 @@ def gaussian_shape(
     return GAUSSIAN
 
 
+def _log_student(z: Array, nu: float) -> Array:
+    r"""Return the log density of Student's t distribution,
+
+    .. math::
+
+        \log \Gamma(\tfrac{\nu + 1}2) - \log \Gamma(\tfrac \nu2) - \tfrac12 \log(\pi \nu)
+        - \tfrac{\nu + 1}2 \log(1 + z^2 / \nu) .
+    """
+    constant = special.gammaln(0.5 * (nu + 1.0)) - special.gammaln(0.5 * nu)
+    constant -= 0.5 * math.log(math.pi * nu)
+    return np.asarray(constant - 0.5 * (nu + 1.0) * np.log1p(z**2 / nu))
+
+
 def _with_moment(z: Array, weight: Array, moment: float) -> Array:
     """Return z-scores scaled to a given second moment."""
     own = max(float(weight @ z**2 / weight.sum()), np.finfo(float).tiny)
@@ -217,7 +252,7 @@ def student_shape(
     def loss(log_degrees: float) -> float:
         nu = math.exp(log_degrees)
         s = math.sqrt((nu - 2.0) / nu)
-        return -float(weight @ (stats.t.logpdf(z / s, nu) - math.log(s)))
+        return -float(weight @ (_log_student(z / s, nu) - math.log(s)))
 
     low, high = (math.log(nu) for nu in DEGREES)
     found = optimize.minimize_scalar(loss, bounds=(low, high), method="bounded")

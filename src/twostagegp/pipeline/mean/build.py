@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
+from torch import Tensor
 
 from twostagegp.data.scaling import Prepared
+from twostagegp.engines.protocol import Engine
 from twostagegp.errors import InputError, TwoStageGPError
 from twostagegp.kernels import KERNELS, Kernel, NamedKernel, kernel_list
 from twostagegp.numerics.stacking import crossfitted_residuals, simplex_weights
@@ -26,6 +28,7 @@ from twostagegp.search.kernel_search import KernelSearch
 from twostagegp.search.repetitions import PAPER_PENALTIES
 from twostagegp.search.stages import search_stage
 from twostagegp.training.candidates import Candidate, fitted_only
+from twostagegp.training.side_by_side import for_each
 
 __all__ = ["MEANS", "fit_mean", "is_regressor_like"]
 
@@ -125,21 +128,32 @@ class _MeanBuilder:
         candidates = self.method.candidates(kernels, single)
         self.searched += candidates
         survivors = self.method.train(candidates)
-        tuned = self.options.training is None
-        if tuned:
-            engine, index = self.method.tuning()
-        models: list[MeanModel] = []
-        for candidate in survivors:
-            _LOG.info("held-out residuals of %s", candidate.label)
-            try:
-                if tuned:
-                    shifts = self.options.settings.mean.penalty_shifts
-                    tune_penalty(engine, candidate, shifts, index)
-                models.append(self.ridge(candidate))
-            except TwoStageGPError as error:
-                candidate.failure = str(error)
+        tuning = self.method.tuning() if self.options.training is None else None
+
+        def ridge(candidate: Candidate) -> RidgeMean | None:
+            return self._ridge_or_none(candidate, tuning)
+
+        kernels = [candidate.kernel for candidate in survivors]
+        found = for_each(ridge, survivors, self.method.engine.rows, kernels)
         fitted_only(survivors)  # raises an error with all reasons if every candidate failed
-        return models
+        return [model for model in found if model is not None]
+
+    def _ridge_or_none(
+        self, candidate: Candidate, tuning: tuple[Engine, Tensor | None] | None
+    ) -> RidgeMean | None:
+        """Return the mean model of a trained candidate, or None after recording its failure.
+
+        Its penalty is tuned on the engine and rows of ``tuning``, if given.
+        """
+        _LOG.info("held-out residuals of %s", candidate.label)
+        try:
+            if tuning is not None:
+                shifts = self.options.settings.mean.penalty_shifts
+                tune_penalty(tuning[0], candidate, shifts, tuning[1])
+            return self.ridge(candidate)
+        except TwoStageGPError as error:
+            candidate.failure = str(error)
+            return None
 
     def ridge(self, candidate: Candidate) -> RidgeMean:
         """Return the mean model of a trained candidate."""

@@ -1,41 +1,178 @@
-"""Held-out residuals at hyperparameters that were trained without the row.
+r"""Held-out residuals at hyperparameters that were trained without the row.
 
 Closed-form leave-one-out residuals leave the row out of the prediction, but the hyperparameters
 were trained on all rows. On tables of a few hundred rows, where this matters and refits are cheap,
 hyperparameters are trained again without each fold.
+
+With many rows per parameter, leaving a fold out moves the optimum little. Its new place follows
+from the gradient there of the problem without the fold, which vanishes for all rows,
+
+.. math::
+
+    \theta_{-f} \approx \hat\theta - H \nabla L_{-f}(\hat\theta) ,
+
+with the inverse Hessian H found in training: one evaluation per fold
+(:func:`~twostagegp.training.optimise.shifted_optimum`). With few rows per parameter, the
+lengthscales have adapted to every row, and such a step does not undo this. Then training without a
+fold repeats what was done with all rows: first on the rows of two other folds, from the starting
+values, then on all rows but the fold's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from twostagegp.data.rows import Merged
+from twostagegp.engines.problem import Problem
 from twostagegp.engines.protocol import Engine
 from twostagegp.errors import TwoStageGPError
-from twostagegp.kernels import Kernel, is_flexible
+from twostagegp.kernels import Kernel, Vector, is_flexible
 from twostagegp.pipeline.settings import MeanSettings
 from twostagegp.training.candidates import Candidate
-from twostagegp.training.optimise import descend, minimise
+from twostagegp.training.ladder import EARLY_STEPS, EARLY_TOLERANCE
+from twostagegp.training.optimise import Fitted, descend, minimise, shifted_optimum
+from twostagegp.training.side_by_side import for_each
 
-__all__ = ["refit_residuals", "shortlist", "trains_afresh"]
+__all__ = [
+    "FoldFits",
+    "early_order",
+    "refit_residuals",
+    "shortlist",
+    "train_without_folds",
+    "trains_afresh",
+]
 
 Array = NDArray[np.float64]
+Folds = NDArray[np.int64]
 
 
-def refit_residuals(
+@dataclass
+class FoldFits:
+    """Hyperparameters of one candidate, trained without each fold.
+
+    Attributes
+    ----------
+    folds : integer array of shape (m,)
+        Fold of each distinct row.
+    parameters : dict
+        Hyperparameters by the number of the fold that was left out.
+    """
+
+    folds: Folds
+    parameters: dict[int, Vector]
+
+
+def early_order(folds: Folds, rng: np.random.Generator, settings: MeanSettings) -> Folds:
+    """Return a random order of the rows in which the rows of the first folds come first.
+
+    The candidates' first training is on these rows, so it did not see the other folds.
+    """
+    order = rng.permutation(len(folds))
+    late = folds[order] % settings.afresh_folds >= settings.early_folds
+    return order[np.argsort(late, kind="stable")]
+
+
+def train_without_folds(
     engine: Engine,
-    merged: Merged,
-    candidate: Candidate,
-    folds: NDArray[np.int64],
+    candidates: Sequence[Candidate],
+    folds: Folds,
     settings: MeanSettings,
-) -> Array:
+    early: Mapping[int, Fitted],
+) -> list[FoldFits]:
+    """Train every candidate without each fold.
+
+    Parameters
+    ----------
+    folds : integer array of shape (m,)
+        Fold of each distinct row.
+    early : mapping
+        The first training of candidates, by their id, on rows of the first ``early_folds`` folds;
+        empty if the table is so small that they were trained on all rows from the beginning.
+
+    A candidate that cannot be trained without a fold keeps its parameters there.
+    """
+    m = len(folds)
+    afresh = [trains_afresh(c.kernel, m, settings.afresh_rows) for c in candidates]
+    few = folds % settings.afresh_folds
+    fits = [FoldFits(few if fresh else folds, {}) for fresh in afresh]
+    starts = _Starts(engine, few, settings, early)
+    tasks = [
+        (candidate, fit, int(fold), fresh)
+        for candidate, fit, fresh in zip(candidates, fits, afresh, strict=True)
+        for fold in np.unique(fit.folds)
+    ]
+    if early:
+        others = [c for c, fresh in zip(candidates, afresh, strict=True) if fresh]
+        starts.learn(others)
+
+    def train(task: tuple[Candidate, FoldFits, int, bool]) -> tuple[Vector, int]:
+        candidate, fit, fold, fresh = task
+        assert candidate.parameters is not None
+        part = engine.subset(np.flatnonzero(fit.folds != fold))
+        problem = part.problem(candidate.kernel, candidate.objective)
+        try:
+            if fresh:
+                parameters = starts.descend(problem, candidate, fold)
+            else:
+                H = candidate.inverse_hessian
+                parameters = shifted_optimum(problem, candidate.parameters, H)
+        except TwoStageGPError:
+            parameters = candidate.parameters
+        return parameters, problem.evaluations
+
+    found = for_each(train, tasks, engine.rows, [c.kernel for c in candidates])
+    for (candidate, fit, fold, _), (parameters, evaluations) in zip(tasks, found, strict=True):
+        fit.parameters[fold] = parameters
+        candidate.refit_evaluations += evaluations
+    return fits
+
+
+class _Starts:
+    """Where training without a fold begins: at an optimum on rows of two other folds."""
+
+    def __init__(
+        self, engine: Engine, folds: Folds, settings: MeanSettings, early: Mapping[int, Fitted]
+    ) -> None:
+        self.engine, self.folds, self.settings = engine, folds, settings
+        self.early = early
+        self.later: dict[int, Fitted] = {}
+
+    def learn(self, candidates: Sequence[Candidate]) -> None:
+        """Train candidates on the folds after the early ones, for folds that are early."""
+        k = self.settings.early_folds
+        part = self.engine.subset(np.flatnonzero((self.folds >= k) & (self.folds < 2 * k)))
+
+        def train(candidate: Candidate) -> Fitted | None:
+            problem = part.problem(candidate.kernel, candidate.objective)
+            try:
+                return minimise(problem, None, steps=EARLY_STEPS, tolerance=EARLY_TOLERANCE)
+            except TwoStageGPError:
+                return None
+
+        found = for_each(train, candidates, part.rows, [c.kernel for c in candidates])
+        for candidate, fitted in zip(candidates, found, strict=True):
+            if fitted is not None:
+                self.later[id(candidate)] = fitted
+
+    def descend(self, problem: Problem, candidate: Candidate, fold: int) -> Vector:
+        """Return parameters trained on a problem that has no row of this fold."""
+        known = self.later if fold < self.settings.early_folds else self.early
+        start, tolerance = known.get(id(candidate)), self.settings.least_gain / problem.total
+        if start is None:
+            steps = self.settings.afresh_steps
+            return minimise(problem, None, steps=steps, tolerance=1e-3).parameters
+        steps, H = self.settings.afresh_evaluations, start.inverse_hessian
+        return descend(problem, start.parameters, H, steps, tolerance).parameters
+
+
+def refit_residuals(engine: Engine, merged: Merged, candidate: Candidate, fits: FoldFits) -> Array:
     """Return the leave-one-out residual of every row, at hyperparameters trained without its fold.
 
-    If there are few rows per parameter of the kernel (:func:`trains_afresh`), training starts from
-    the kernel's starting values, as in the fit; otherwise from the parameters found on all rows.
     The residual itself is the closed form on all rows: one copy is left out and the other copies
     stay, or the whole group is left out.
 
@@ -44,27 +181,13 @@ def refit_residuals(
     residuals : array of shape (n,)
         One per row of the table, repeats included.
     """
-    assert candidate.parameters is not None
-    residual, slope = np.empty(len(folds)), np.empty(len(folds))
-    start, H = candidate.parameters, candidate.inverse_hessian
-    afresh = trains_afresh(candidate.kernel, len(folds), settings.afresh_rows)
-    if afresh:
-        folds = folds % settings.afresh_folds
-    for fold in np.unique(folds):
-        out = folds == fold
-        problem = engine.subset(np.flatnonzero(~out)).problem(candidate.kernel, candidate.objective)
-        try:
-            if afresh:
-                steps = settings.afresh_steps
-                parameters = minimise(problem, None, steps=steps, tolerance=1e-3).parameters
-            else:
-                steps = settings.refit_steps
-                parameters = descend(problem, start, H, steps, tolerance=1e-3).parameters
-        except TwoStageGPError:
-            parameters = start
-        candidate.refit_evaluations += problem.evaluations
-        held = engine.condition(candidate.kernel, candidate.with_penalty(parameters)).heldout()
-        residual[out], slope[out] = (v.cpu().numpy()[out] for v in (held.residual, held.slope))
+    m = len(fits.folds)
+    residual, slope = np.empty(m), np.empty(m)
+    for fold, parameters in fits.parameters.items():
+        out = np.flatnonzero(fits.folds == fold)
+        posterior = engine.condition(candidate.kernel, candidate.with_penalty(parameters))
+        held = posterior.heldout(torch.as_tensor(out, device=engine.rows.X.device))
+        residual[out], slope[out] = held.residual.cpu().numpy(), held.slope.cpu().numpy()
     return merged.unmerge(residual, slope)
 
 

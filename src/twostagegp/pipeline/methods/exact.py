@@ -18,7 +18,13 @@ from twostagegp.engines.protocol import Engine, Posterior
 from twostagegp.kernels import Kernel, NamedKernel, kernel_list
 from twostagegp.pipeline.held_rows import HeldRows
 from twostagegp.pipeline.mean.crossfit import assign_folds
-from twostagegp.pipeline.mean.refits import refit_residuals, shortlist
+from twostagegp.pipeline.mean.refits import (
+    FoldFits,
+    early_order,
+    refit_residuals,
+    shortlist,
+    train_without_folds,
+)
 from twostagegp.pipeline.methods.protocol import CrossfitPlan
 from twostagegp.pipeline.settings import MeanSettings, Options
 from twostagegp.pipeline.variance import rank_by_value
@@ -62,6 +68,7 @@ class ExactMethod:
         n_folds = self._settings.refit_folds // (2 if few else 1)
         self.folds = assign_folds(self.m, n_folds, self.mean_rng, data.merged.groups)
         self.n_refits = 0
+        self._fold_fits: dict[int, FoldFits] = {}  # by the id of the candidate
 
     @property
     def _settings(self) -> MeanSettings:
@@ -92,24 +99,54 @@ class ExactMethod:
             for candidate in candidates:
                 train_with(self.engine, candidate, self.options.training, rng)
             return fitted_only(candidates)
-        ladder = self._mean_ladder(len(candidates))
-        survivors = climb(self.engine, candidates, ladder, rank_by_unseen_error, rng)
+        ladder, order = self._mean_ladder(len(candidates)), rng.permutation(self.m)
+        if self._refits:
+            order = early_order(self.folds, rng, self._settings)
+        survivors, early = climb(self.engine, candidates, ladder, rank_by_unseen_error, order)
         keep = self._settings.refit_keep // (1 if self.m >= self._settings.small_rows else 2)
         if self._refits and len(survivors) > keep:
             ranking = np.argsort(rank_by_loo_error(self.engine, survivors), kind="stable")
             ranked = [survivors[i] for i in ranking]
             survivors = shortlist(ranked, keep, self.m, self._settings.afresh_rows)
+        if self._refits:
+            fits = train_without_folds(self.engine, survivors, self.folds, self._settings, early)
+            self._fold_fits |= {id(c): fit for c, fit in zip(survivors, fits, strict=True)}
+            self.n_refits += sum(len(fit.parameters) for fit in fits)
         return survivors
+
+    def _ladder(
+        self,
+        n_candidates: int,
+        keep: int,
+        steps: int | tuple[int, ...],
+        **plan: Any,
+    ) -> Ladder:
+        sizes = self._settings
+        first = sizes.first_rows if self.m <= sizes.full_training_rows else 2 * sizes.first_rows
+        if self.m <= sizes.refit_rows:
+            share = np.isin(self.folds % sizes.afresh_folds, np.arange(sizes.early_folds))
+            first = int(share.sum()) if self.m >= sizes.early_rows else 0
+        return Ladder.plan(
+            self.m,
+            n_candidates,
+            keep,
+            steps,
+            first=first,
+            least_gain=sizes.least_gain,
+            blocked_rows=self.engine.settings.blocked_rows,
+            **plan,
+        )
 
     def _mean_ladder(self, n_candidates: int) -> Ladder:
         m, sizes = self.m, self._settings
-        blocked = self.engine.settings.blocked_rows
         if m > sizes.full_training_rows:
             # The rung before has at least a third of the rows, so few evaluations suffice.
             first = 2 if m > sizes.largest_training_rows else 3
-            return Ladder.plan(m, n_candidates, 3, (first, 2), patient=True, blocked_rows=blocked)
-        steps = (15, 10, 6, 6, 4, 4) if m <= sizes.medium_rows else (6, 4, 3, 3)
-        return Ladder.plan(m, n_candidates, len(steps), steps, blocked_rows=blocked)
+            return self._ladder(n_candidates, 3, (first, 2), patient=True)
+        if m <= sizes.refit_rows:
+            return self._ladder(n_candidates, sizes.early_keep, sizes.afresh_evaluations)
+        steps = sizes.medium_steps if m <= sizes.medium_rows else (6, 4, 3, 3)
+        return self._ladder(n_candidates, len(steps), steps)
 
     @cached_property
     def _refits(self) -> bool:
@@ -122,11 +159,10 @@ class ExactMethod:
         return self.engine.subset(np.sort(self.mean_rng.permutation(self.m)[:most])), None
 
     def heldout_residuals(self, candidate: Candidate, posterior: Posterior) -> Array:
-        if not self._refits or candidate.objective == "ridge":
+        fits = self._fold_fits.get(id(candidate))
+        if fits is None:
             return self.held.residuals(posterior)
-        self.n_refits += len(np.unique(self.folds))
-        merged = self.data.merged
-        return refit_residuals(self.engine, merged, candidate, self.folds, self._settings)
+        return refit_residuals(self.engine, self.data.merged, candidate, fits)
 
     def search_rows(self) -> Rows:
         return self.data.rows
@@ -178,14 +214,15 @@ class ExactMethod:
         training, rng = self.options.training, self.variance_rng
         R_used = R if self.options.variance_objective == "heldout" else None
         if training is None:
-            ladder = self._variance_ladder(len(candidates))
-            return climb(engine, candidates, ladder, rank_by_value, rng, R_used)
+            ladder, order = self._variance_ladder(len(candidates)), rng.permutation(self.m)
+            return climb(engine, candidates, ladder, rank_by_value, order, R_used)[0]
         for candidate in candidates:
             train_with(engine, candidate, training, rng, R_used)
         return fitted_only(candidates)
 
     def _variance_ladder(self, n_candidates: int) -> Ladder:
         m, sizes = self.m, self._settings
-        steps = 3 if m > sizes.full_training_rows else 8 if m <= sizes.medium_rows else 5
-        blocked = self.engine.settings.blocked_rows
-        return Ladder.plan(m, n_candidates, 1, steps, blocked_rows=blocked)
+        if m <= sizes.refit_rows:
+            return self._ladder(n_candidates, sizes.variance_keep, 8)
+        steps = 3 if m > sizes.full_training_rows else 5
+        return self._ladder(n_candidates, 1, steps, kept=(1.0, 1 / 3))

@@ -32,6 +32,7 @@ from twostagegp.pipeline.mean.crossfit import assign_folds, boosted_trees
 from twostagegp.pipeline.mean.models import RidgeMean
 from twostagegp.pipeline.methods.protocol import CrossfitPlan
 from twostagegp.pipeline.settings import Options, SampleSettings
+from twostagegp.runtime.cores import available_cores
 from twostagegp.training.candidates import Candidate, fitted_only, train_with
 from twostagegp.training.rounds import train_in_rounds, train_on_batch, warm_start
 
@@ -163,9 +164,8 @@ class SampledMethod:
             folds,
             refit=not once or n <= self._settings.regressor_refit_rows,
             # On a busy machine, threads that wait for each other cost more time than they save on
-            # small tables. On large ones the number is that of torch, which n_jobs sets;
-            # scikit-learn uses a separate OpenMP library.
-            threads=1 if few else torch.get_num_threads(),
+            # small tables.
+            threads=1 if few else available_cores(),
         )
 
     @cached_property
