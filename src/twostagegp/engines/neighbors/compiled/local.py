@@ -235,8 +235,11 @@ def _solve_lanes(X, T, N, missing, any_missing, D, K, keep, kernel, s, mean, var
     k = T.shape[0]
     pair_distances(X, D, kernel.absolute)
     if keep:
+        # Loops, not slices: Numba spends seconds on compiling the error message of unequal shapes.
         for i in range(1, k + 1):
-            K[i, :i] = D[i, :i]
+            for j in range(i):
+                for l in range(LANES):
+                    K[i, j, l] = D[i, j, l]
     for i in range(1, k + 1):
         covariances(K.reshape(-1), i * K.shape[1] * LANES, i * LANES, kernel, s)
     for i in range(k):
@@ -385,8 +388,10 @@ def evaluate(Z, t, c, q, extra, all_copies, mode, R, batch, near, kernel, s, noi
         here = min(LANES, m - begin)
         for l in range(LANES):
             r = min(begin + l, m - 1)
-            points[l] = Z[batch[r]]
-            own[l] = near[r]
+            for c_ in range(d):
+                points[l, c_] = Z[batch[r], c_]
+            for i in range(k):
+                own[l, i] = near[r, i]
         any_missing = gather(Z, t, noises, own, points, 0, X, T, N, missing)
         _solve_lanes(X, T, N, missing, any_missing, D, K, True, kernel, s, mu, v)
         _back_substitute(K, k, k, a)
