@@ -3,6 +3,7 @@
 - ``python -m benchmarks.uci_small``: eight small UCI tables over their standard splits.
 - ``python -m benchmarks.uci_small_peers``: the same tables with the libraries of other authors.
 - ``python -m benchmarks.exact_speed``: the exact engine against GPyTorch, and its own budgets.
+- ``python -m benchmarks.first_call``: import, first fit and first prediction in fresh processes.
 - ``python -m benchmarks.kernel_search``: the kernel search against a plain loop of GPyTorch fits.
 - ``python -m benchmarks.uci_large``: nine larger tables against the libraries of other authors.
 - ``python -m benchmarks.neighbors_speed``: predictions from neighbours, against other libraries.

@@ -41,6 +41,7 @@ MODULES = (
     "benchmarks.device_agreement",
     "benchmarks.exact_scale",
     "benchmarks.exact_speed",
+    "benchmarks.first_call",
     "benchmarks.kernel_search",
     "benchmarks.many_columns",
     "benchmarks.neighbor_defaults",

@@ -1,13 +1,16 @@
 """The vector loops equal the plain ones, which take their place with an untried Numba."""
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numba import njit
 
+import twostagegp
 from twostagegp.engines.neighbors.compiled import loops, plain_loops, vector_loops
 from twostagegp.engines.neighbors.compiled.lanes import BLOCK, DEGREE, LANES
 
@@ -133,3 +136,48 @@ torch.testing.assert_close(one.variance(rows.X), other.variance(rows.X), atol=1e
 def test_an_untried_numba_takes_the_plain_loops_and_says_so(tmp_path):
     env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", UNTRIED], env=env, check=True)
+
+
+NOT_STORED = """
+import warnings
+import numpy as np
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    from twostagegp.engines.neighbors.compiled import local, tree
+ours = [str(each.message) for each in caught if "NUMBA_CACHE_DIR" in str(each.message)]
+print(tree.__file__, len(ours))
+leaf = np.empty(1, dtype=np.int64)
+tree.leaf_of(np.zeros((1, 1)), np.zeros((15, 2, 1)), 3, False, leaf)
+"""
+
+
+def run_from_read_only_package(folder, home):
+    """Import a copy of the package that cannot be written; return its path and its warnings."""
+    package = Path(twostagegp.__file__).parent
+    shutil.copytree(package, folder / "twostagegp", ignore=shutil.ignore_patterns("__pycache__"))
+    # A file in the place of the folder: not even root can write into it.
+    (folder / "twostagegp/engines/neighbors/compiled/__pycache__").touch()
+    env = {**os.environ, "HOME": str(home), "PYTHONPATH": str(folder)}
+    for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+        env.pop(name, None)
+    program = [sys.executable, "-c", NOT_STORED]
+    done = subprocess.run(program, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    path, count = done.stdout.split()
+    assert Path(path).is_relative_to(folder)
+    return int(count)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the cache folder does not depend on HOME")
+def test_code_of_a_read_only_package_is_stored_in_the_users_cache_folder(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    assert run_from_read_only_package(tmp_path / "package", home) == 0
+    assert list(home.glob("**/tree.leaf_of-*.nbi"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the cache folder does not depend on HOME")
+def test_without_a_folder_to_store_code_one_warning_and_no_error(tmp_path):
+    home = tmp_path / "home"
+    home.touch()  # a file: no folder can be made in it
+    assert run_from_read_only_package(tmp_path / "package", home) == 1

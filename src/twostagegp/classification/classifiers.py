@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
 from sklearn.utils.validation import has_fit_parameter
 
 from twostagegp.classification.table import ClassTable
@@ -139,6 +138,8 @@ def logistic_member(
     rng: np.random.Generator,
 ) -> CrossFitted:
     """Return a logistic regression whose penalty has the smallest held-out log loss."""
+    from sklearn.linear_model import LogisticRegression
+
     some = np.sort(rng.permutation(len(table))[: settings.logistic_rows])
     Z, codes, weight = view(table.X[some]), table.codes[some], table.c[some]
     penalties = [C * settings.many_columns / Z.shape[1] for C in settings.inverse_penalties]

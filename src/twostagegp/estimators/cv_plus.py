@@ -35,7 +35,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin, clone
-from sklearn.pipeline import make_pipeline
 from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state, get_tags
 from sklearn.utils.validation import check_is_fitted, column_or_1d, has_fit_parameter
 
@@ -190,6 +189,8 @@ class CVPlusRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         if groups is not None and has_fit_parameter(model, "groups"):
             return model.fit(X, y, groups=groups)
         if encode and takes_numbers_only(model):
+            from sklearn.pipeline import make_pipeline
+
             model = make_pipeline(TableEncoder(), model)
         return model.fit(X, y)
 

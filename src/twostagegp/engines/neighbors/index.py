@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twostagegp.engines.neighbors.compiled import tree
 from twostagegp.engines.neighbors.compiled.lanes import BLOCK, LANES
 from twostagegp.engines.neighbors.compiled.threads import by_slices
 from twostagegp.errors import InputError
@@ -91,6 +90,8 @@ class TreeIndex:
             raise InputError(
                 f"leaves={leaves}: give a number of at least 1, or None to search all leaves."
             )
+        from twostagegp.engines.neighbors.compiled import tree  # loads Numba
+
         n, d = X.shape
         self.manhattan, self.slice_points = manhattan, slice_points
         self.budget = 2**62 if leaves is None else leaves
@@ -146,6 +147,8 @@ class TreeIndex:
         own_group: Tensor | None,
         bound: NDArray[np.float64] | None,
     ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        from twostagegp.engines.neighbors.compiled import tree
+
         queries = points.double().cpu().numpy()
         m = len(queries)
         row = _minus_ones(m) if own is None else own.cpu().numpy().astype(np.int64)

@@ -11,13 +11,13 @@ import math
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from twostagegp.data.rows import Rows
-from twostagegp.engines.neighbors.compiled import local
 from twostagegp.engines.neighbors.compiled.threads import by_slices
 from twostagegp.engines.problem import ObjectiveName
 from twostagegp.errors import NumericalError
@@ -25,6 +25,9 @@ from twostagegp.kernels import Kernel, NamedKernel, Vector
 from twostagegp.kernels.batched import kernel_batch
 from twostagegp.numerics.held_out import LOG_2PI, copies_within, copy_from_others
 from twostagegp.numerics.linalg import batch_cholesky, batch_solve
+
+if TYPE_CHECKING:
+    from twostagegp.engines.neighbors.compiled.local import CompiledKernel
 
 __all__ = [
     "LocalSizes",
@@ -75,9 +78,11 @@ def is_compiled(kernel: Kernel, rows: Rows) -> bool:
     return named and rows.X.device.type == "cpu"
 
 
-def _compiled(kernel: NamedKernel) -> local.CompiledKernel:
+def _compiled(kernel: NamedKernel) -> CompiledKernel:
+    from twostagegp.engines.neighbors.compiled.local import CompiledKernel
+
     assert kernel.form.compiled is not None
-    return local.CompiledKernel.of(kernel.form.compiled, kernel.metric)
+    return CompiledKernel.of(kernel.form.compiled, kernel.metric)
 
 
 def _scaled(kernel: Kernel, X: Tensor, theta: Vector) -> np.ndarray[tuple[int, int], np.dtype]:
@@ -123,6 +128,8 @@ def local_predict(
     """
     if rows.several or not is_compiled(kernel, rows):
         return torch_predict(kernel, parameters, rows, near, points, sizes)
+    from twostagegp.engines.neighbors.compiled import local  # loads Numba
+
     assert isinstance(kernel, NamedKernel)
     theta, noise = parameters[:-1], math.exp(parameters[-1])
     Z, Q = _scaled(kernel, rows.X, theta), _scaled(kernel, points, theta)
@@ -358,6 +365,8 @@ def _compiled_density(
     R: Tensor | None,
     sizes: LocalSizes,
 ) -> tuple[float, Vector]:
+    from twostagegp.engines.neighbors.compiled import local
+
     assert isinstance(kernel, NamedKernel)
     theta, noise = parameters[:-1], math.exp(parameters[-1])
     Z = _scaled(kernel, rows.X, theta)

@@ -45,7 +45,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import threadpool_limits
 
 from twostagegp.data.rows import Rows
@@ -360,6 +359,8 @@ class ScaleTrees:
         seed: int,
         settings: LocalScaleSettings = DEFAULTS.local_scale,
     ) -> None:
+        from sklearn.ensemble import HistGradientBoostingRegressor
+
         m = len(t)
         many = m > settings.many_rows
         regressor = HistGradientBoostingRegressor(

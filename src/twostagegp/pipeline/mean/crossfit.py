@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import clone
-from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.utils.validation import has_fit_parameter
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
     from twostagegp.data.appending import AppendedRows
 
 from twostagegp.runtime.prediction_checks import predict_with
@@ -210,6 +211,8 @@ def boosted_trees(large: bool = False) -> HistGradientBoostingRegressor:
 
     For large tables it takes fewer and larger steps, since each step passes over all rows.
     """
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
     return HistGradientBoostingRegressor(
         learning_rate=0.1 if large else 0.05,
         max_iter=500 if large else 1000,

@@ -34,9 +34,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from twostagegp.engines.neighbors.compiled.lanes import DEGREE, FAR, LANES, OPTIONS
+from twostagegp.engines.neighbors.compiled.compiling import compiled
+from twostagegp.engines.neighbors.compiled.lanes import DEGREE, FAR, LANES
 from twostagegp.engines.neighbors.compiled.loops import (
     differences,
     eliminate,
@@ -71,7 +71,7 @@ _RESIDUALS, _LIKELIHOOD = 1, 2
 _LOG_2PI = math.log(2.0 * math.pi)
 
 
-@njit(**OPTIONS)
+@compiled
 def exp_minus(x):
     """Return exp(-x) for x >= 0 to about 1e-13: a series, then squares, which vectorise."""
     u = min(x, FAR) * (-1.0 / 256.0)
@@ -123,7 +123,7 @@ class CompiledKernel(NamedTuple):
         )  # fmt: skip
 
 
-@njit(**OPTIONS)
+@compiled
 def covariances(K, start, size, kernel, s):
     """Turn distances (squared, except for L1) into covariances, in place."""
     variant = kernel.degree + (DEGREE + 1 if kernel.root else 0)
@@ -132,7 +132,7 @@ def covariances(K, start, size, kernel, s):
     )
 
 
-@njit(**OPTIONS)
+@compiled
 def _slopes(D, M, size, kernel, s):
     """Multiply M by -p dk/d(r^p), entry by entry."""
     f, g = kernel.factor, kernel.slope_factor * s
@@ -155,7 +155,7 @@ def _slopes(D, M, size, kernel, s):
             M[e] *= g * exp_minus(f * D[e])
 
 
-@njit(**OPTIONS)
+@compiled
 def gather(Z, t, noise, near, points, begin, X, T, N, missing):
     """Interleave the neighbours of LANES points; the last lanes repeat the last point.
 
@@ -180,7 +180,7 @@ def gather(Z, t, noise, near, points, begin, X, T, N, missing):
     return any_missing
 
 
-@njit(**OPTIONS)
+@compiled
 def pair_distances(X, D, absolute):
     """Fill D with the distances (squared, except for L1) of all pairs of points of X."""
     k1, d = X.shape[0], X.shape[1]
@@ -202,7 +202,7 @@ def pair_distances(X, D, absolute):
             i += 1
 
 
-@njit(**OPTIONS)
+@compiled
 def _factorise(K, k):
     """Factorise the first k rows; the rows below become their products with L^-T."""
     flat = K.reshape(-1)
@@ -226,7 +226,7 @@ def _factorise(K, k):
             eliminate(flat, i * row, j * row, j * LANES)
 
 
-@njit(**OPTIONS)
+@compiled
 def _solve_lanes(X, T, N, missing, any_missing, D, K, keep, kernel, s, mean, variance):
     """Compute the factor in K, mean and latent variance from gathered neighbours.
 
@@ -235,8 +235,11 @@ def _solve_lanes(X, T, N, missing, any_missing, D, K, keep, kernel, s, mean, var
     k = T.shape[0]
     pair_distances(X, D, kernel.absolute)
     if keep:
+        # Loops, not slices: Numba spends seconds on compiling the error message of unequal shapes.
         for i in range(1, k + 1):
-            K[i, :i] = D[i, :i]
+            for j in range(i):
+                for l in range(LANES):
+                    K[i, j, l] = D[i, j, l]
     for i in range(1, k + 1):
         covariances(K.reshape(-1), i * K.shape[1] * LANES, i * LANES, kernel, s)
     for i in range(k):
@@ -263,7 +266,7 @@ def _solve_lanes(X, T, N, missing, any_missing, D, K, keep, kernel, s, mean, var
             variance[l] -= K[k, i, l] * K[k, i, l]
 
 
-@njit(**OPTIONS)
+@compiled
 def predict(Z, t, noise, near, points, kernel, s, mean, variance):
     """Fill in mean and latent variance of points; NaN if a matrix is not positive definite.
 
@@ -290,7 +293,7 @@ def predict(Z, t, noise, near, points, kernel, s, mean, variance):
             variance[begin + l] = 0.0 if v[l] < 0.0 else v[l]
 
 
-@njit(**OPTIONS)
+@compiled
 def _back_substitute(K, k, row, x):
     """Set x = L^-T y for the y in a row of K."""
     for j in range(k - 1, -1, -1):
@@ -303,7 +306,7 @@ def _back_substitute(K, k, row, x):
             x[j, l] *= K[j, j, l]
 
 
-@njit(**OPTIONS)
+@compiled
 def _loss(mu, v, s, t, c, q, R, mode, all_copies):
     """Return the density of one (merged) row and its derivatives by mu, v and the noise s.
 
@@ -345,7 +348,7 @@ def _loss(mu, v, s, t, c, q, R, mode, all_copies):
     return value, by_mu, 0.5 * Q_v / V + slope * u_v, 0.5 * Q_s / V + slope * (u_s + 1.0)
 
 
-@njit(**OPTIONS)
+@compiled
 def evaluate(Z, t, c, q, extra, all_copies, mode, R, batch, near, kernel, s, noise, ard, gradient):
     """Return the sum of the densities of rows, each predicted from its neighbours.
 
@@ -385,8 +388,10 @@ def evaluate(Z, t, c, q, extra, all_copies, mode, R, batch, near, kernel, s, noi
         here = min(LANES, m - begin)
         for l in range(LANES):
             r = min(begin + l, m - 1)
-            points[l] = Z[batch[r]]
-            own[l] = near[r]
+            for c_ in range(d):
+                points[l, c_] = Z[batch[r], c_]
+            for i in range(k):
+                own[l, i] = near[r, i]
         any_missing = gather(Z, t, noises, own, points, 0, X, T, N, missing)
         _solve_lanes(X, T, N, missing, any_missing, D, K, True, kernel, s, mu, v)
         _back_substitute(K, k, k, a)
@@ -437,7 +442,7 @@ def evaluate(Z, t, c, q, extra, all_copies, mode, R, batch, near, kernel, s, noi
     return total
 
 
-@njit(**OPTIONS)
+@compiled
 def _columns(M, X, G, i, absolute):
     """Add sum_j<i M_ij |x_ik - x_jk|^p to G_k for every column k."""
     d = X.shape[1]

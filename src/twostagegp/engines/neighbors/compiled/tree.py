@@ -12,9 +12,9 @@ it is a fast search through all rows. Of rows at equal distance the smaller row 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from twostagegp.engines.neighbors.compiled.lanes import BLOCK, LANES, OPTIONS
+from twostagegp.engines.neighbors.compiled.compiling import compiled
+from twostagegp.engines.neighbors.compiled.lanes import BLOCK, LANES
 from twostagegp.engines.neighbors.compiled.loops import block_distances, box_distances
 
 __all__ = ["build", "leaf_of", "search"]
@@ -29,7 +29,7 @@ _SAMPLE = 256
 TOGETHER = 16
 
 
-@njit(**OPTIONS)
+@compiled
 def _select(values, order, low, high, middle):
     """Reorder ``order[low:high]`` so that ``values`` left of ``middle`` are not larger.
 
@@ -65,7 +65,7 @@ def _select(values, order, low, high, middle):
             return
 
 
-@njit(**OPTIONS)
+@compiled
 def _widest(columns, order, low, high):
     step = max(1, (high - low) // _SAMPLE)
     widest, spread = 0, -1.0
@@ -80,7 +80,7 @@ def _widest(columns, order, low, high):
     return widest
 
 
-@njit(**OPTIONS)
+@compiled
 def build(columns, depth, order, ends, boxes, leaf_boxes, leaves):
     """Fill a tree.
 
@@ -125,7 +125,7 @@ def build(columns, depth, order, ends, boxes, leaf_boxes, leaves):
             boxes[v, 1, c] = max(boxes[2 * v + 1, 1, c], boxes[2 * v + 2, 1, c])
 
 
-@njit(**OPTIONS)
+@compiled
 def _box_distance(box, q, manhattan):
     total = 0.0
     for c in range(q.size):
@@ -134,7 +134,7 @@ def _box_distance(box, q, manhattan):
     return total
 
 
-@njit(**OPTIONS)
+@compiled
 def _hull_distance(box, hull, manhattan):
     total = 0.0
     for c in range(hull.shape[1]):
@@ -143,7 +143,7 @@ def _hull_distance(box, hull, manhattan):
     return total
 
 
-@njit(**OPTIONS)
+@compiled
 def leaf_of(queries, boxes, depth, manhattan, leaf):
     """Find the leaf nearest to each query; queries sorted by leaf share the cache."""
     for r in range(queries.shape[0]):
@@ -155,7 +155,7 @@ def leaf_of(queries, boxes, depth, manhattan, leaf):
         leaf[r] = v
 
 
-@njit(**OPTIONS)
+@compiled
 def _sink(distance, row, size, d, r):
     """Replace the farthest entry of the heap, its top, by (d, r), and restore the heap."""
     at = 0
@@ -175,7 +175,7 @@ def _sink(distance, row, size, d, r):
     distance[at], row[at] = d, r
 
 
-@njit(**OPTIONS)
+@compiled
 def _search_leaf(
     q, leaf, low, count, order, leaves, manhattan, own, groups, own_group, before, found, row, D
 ):
@@ -199,7 +199,7 @@ def _search_leaf(
         i += 1
 
 
-@njit(**OPTIONS)
+@compiled
 def search(
     queries,
     leaf_of_query,
