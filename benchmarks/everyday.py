@@ -42,7 +42,7 @@ from benchmarks.peers.base import Array, Fitted
 from benchmarks.peers.run import has_diverged
 from benchmarks.peers.run import measure as fit_and_score
 from measurements.arguments import names, numbers, positive
-from measurements.cores import CAN_RESTRICT, busy_neighbors, usable
+from measurements.cores import CAN_RESTRICT, busy_neighbors, cores_in_use, usable
 from measurements.processes import Limits, Processes
 from measurements.runner import Measurement, run
 from measurements.store import Record
@@ -173,12 +173,13 @@ def measure(cell: Cell) -> Record:
     fit, rows = known.load(), draw(cell.set, cell.rows, cell.draw, TEST_ROWS)
     _warm_up(cell.model, cell.rows)
     record: Record = {"package": known.version(), "n_test": len(rows.y_test)}
+    record["cores_in_use"] = cores_in_use()
     if cell.part == "latency":
         model = fit(rows.X, rows.y, cell.draw)
         idle = latencies(model, rows.X_test, CALLS)
         with busy_neighbors(usable()):
             busy = latencies(model, rows.X_test, CALLS)
-        return record | {"idle": idle, "busy": busy, "calls": CALLS, **model.facts()}
+        return record | {"idle_ms": idle, "busy_ms": busy, "calls": CALLS, **model.facts()}
     with busy_neighbors(usable()) if cell.busy else nullcontext():
         return record | fit_and_score(fit, rows.X, rows.y, rows.X_test, rows.y_test, cell.draw)
 

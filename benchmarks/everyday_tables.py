@@ -16,6 +16,8 @@ __all__ = ["MOST_ROWS", "NAME", "report"]
 
 #: Our default by the name that it has among the models.
 NAME = "ours_auto"
+#: Up to so many cores in use by other programs a machine counts as idle.
+IDLE = 0.2
 #: The most rows that an exact Gaussian process of another library is given.
 MOST_ROWS: Mapping[str, int] = {
     "sklearn_gpr": 2_000,
@@ -51,9 +53,22 @@ def report(records: list[Record]) -> str:
     return joined(
         title,
         provenance(ours) if ours else NO_RECORDS,
+        _other_load(fine),
         _model_list(fine),
         *sections,
         *failures(records, ("part", "model", "set", "rows", "draw", "cores")),
+    )
+
+
+def _other_load(records: Sequence[Record]) -> str:
+    """Return a warning if the machine was not idle when something was measured."""
+    used = values(records, "cores_in_use")
+    disturbed = sum(number > IDLE for number in used)
+    if not disturbed:
+        return ""
+    return (
+        f"**The machine was not idle**: before {disturbed} of {len(used)} measurements other "
+        f"programs used more than {IDLE:g} cores, at most {max(used):.1f}."
     )
 
 
@@ -298,10 +313,10 @@ def _latency_section(records: list[Record]) -> str:
     lines = [
         [
             *(f"{r['rows']:,}", _label(r["model"]), r.get("method") or MISSING, call),
-            *(figure(number) for state in ("idle", "busy") for number in r[state][call]),
+            *(figure(number) for state in ("idle_ms", "busy_ms") for number in r[state][call]),
         ]
         for r in sorted(scored(records), key=lambda r: r["rows"])
-        for call in r["idle"]
+        for call in r["idle_ms"]
     ]
     if not lines:
         return ""

@@ -1,5 +1,7 @@
 """Tables of everyday sizes: which cells there are, one small cell of each part, the page."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from benchmarks.peers.base import Fitted, Prediction
 from benchmarks.peers.ours import Ours
 from measurements.cores import usable
 from measurements.processes import Limits
+from measurements.runner import measured
 from twostagegp import TwoStageGPRegressor
 from twostagegp.datasets import FOLDER_VARIABLE
 
@@ -151,7 +154,16 @@ def test_a_latency_cell_is_idle_and_busy(trivial, monkeypatch):
     monkeypatch.setattr(everyday, "CALLS", 5)
     monkeypatch.setattr(everyday, "usable", lambda: usable()[:1])
     record = everyday.measure(everyday.Cell("latency", NAME, "generated", 100, 0))
-    assert record["idle"].keys() == record["busy"].keys() == {"mean and standard deviation"}
+    assert record["idle_ms"].keys() == record["busy_ms"].keys() == {"mean and standard deviation"}
+
+
+@pytest.mark.parametrize("part", everyday.PARTS)
+def test_a_record_leaves_the_fields_of_its_cell_as_they_are(part, trivial, monkeypatch):
+    monkeypatch.setattr(everyday, "CALLS", 5)
+    cell = everyday.Cell(part, NAME, "generated", 100, 0, 1)
+    record = measured(everyday.measure, cell)
+    assert "error" not in record
+    assert {name: record[name] for name in asdict(cell)} == asdict(cell)
 
 
 def test_our_calls_and_facts():
@@ -187,6 +199,12 @@ def cells_of(page, title, *start):
 
 def test_page_of_nothing():
     assert "No fits yet" in report([])
+
+
+def test_page_warns_if_the_machine_was_not_idle():
+    idle, disturbed = fit_record(cores_in_use=0.1), fit_record(threads=2, cores_in_use=1.5)
+    assert "not idle" not in report([idle, fit_record(threads=2, cores_in_use=None)])
+    assert "before 1 of 2 measurements" in report([idle, disturbed])
 
 
 def test_page_has_seconds_by_threads_and_marks_the_best_scores():
@@ -230,7 +248,7 @@ def test_page_compares_cores_of_one_machine_with_each_other():
 
 
 def test_page_has_milliseconds_of_single_rows():
-    states = {"idle": {"predict": [1.0, 2.0]}, "busy": {"predict": [3.0, 40.0]}}
+    states = {"idle_ms": {"predict": [1.0, 2.0]}, "busy_ms": {"predict": [3.0, 40.0]}}
     page = report([fit_record(part="latency", calls=500, **states)])
     title = "One row at a time"
     assert cells_of(page, title, "100", "twostagegp", "exact", "predict") == [

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from measurements.cores import CAN_RESTRICT, busy_neighbors, restricted_to, usable
+from measurements.cores import CAN_RESTRICT, busy_neighbors, cores_in_use, restricted_to, usable
 
 pytestmark = pytest.mark.skipif(not CAN_RESTRICT, reason="this system cannot restrict a process")
 
@@ -45,3 +45,7 @@ def test_neighbors_run_until_the_block_ends():
             assert neighbor.poll() is None
             assert os.sched_getaffinity(neighbor.pid) == {usable()[0]}
     assert neighbor.poll() is not None
+
+
+def test_cores_in_use_are_at_most_all():
+    assert 0.0 <= cores_in_use(0.05) <= os.cpu_count()
