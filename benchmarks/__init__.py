@@ -2,6 +2,8 @@
 
 - ``python -m benchmarks.uci_small``: eight small UCI tables over their standard splits.
 - ``python -m benchmarks.uci_small_peers``: the same tables with the libraries of other authors.
+- ``python -m benchmarks.everyday``: fits, predictions and single rows at everyday sizes, against
+  other libraries, by threads and cores.
 - ``python -m benchmarks.exact_speed``: the exact engine against GPyTorch, and its own budgets.
 - ``python -m benchmarks.first_call``: import, first fit and first prediction in fresh processes.
 - ``python -m benchmarks.kernel_search``: the kernel search against a plain loop of GPyTorch fits.
@@ -17,6 +19,8 @@
 - ``python -m benchmarks.loader_fuzz``: hostile model files, counted by what came of them.
 - ``python -m benchmarks.reader_fuzz``: the same for hostile tables of the command line.
 - ``python -m benchmarks.toy``: the paper's one-dimensional example over many seeds.
+- ``python -m benchmarks.two_states``: seconds of two states of the source; it prints a table.
+- ``python -m benchmarks.two_states_scores``: accuracy and CPU seconds of two states, many tables.
 - ``python -m benchmarks.golden``: predictions of many configurations, before and after a change of
   the code. It stores them in ``build/golden``.
 

@@ -25,6 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.states import add_arguments, python_path, sources
+
 __all__ = ["JOBS", "compare", "main"]
 
 Array = NDArray[np.float64]
@@ -87,8 +89,7 @@ JOBS: dict[str, Callable[[int], Callable[[], Any]]] = {
 
 def _seconds(job: str, source: Path, threads: int) -> float:
     """Return the CPU seconds of one job with one state, measured in a process of its own."""
-    path = [str(source), str(Path.cwd()), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+    environment = os.environ | {"PYTHONPATH": python_path(source)}
     command = [sys.executable, "-m", "benchmarks.two_states", "--job", job]
     done = subprocess.run(
         [*command, "--threads", str(threads)],
@@ -139,8 +140,7 @@ def compare(before: Path, now: Path, jobs: Sequence[str], rounds: int, threads: 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the comparison, or one job of it."""
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n", maxsplit=1)[0])
-    parser.add_argument("--before", type=Path, help="folder src of the other state")
-    parser.add_argument("--now", type=Path, default=Path("src"), help="folder src of this state")
+    add_arguments(parser)
     parser.add_argument("--only", default="", help="jobs whose name contains this")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of a fit")
@@ -149,11 +149,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.job is not None:
         _run(given.job, given.threads)
         return
-    if given.before is None:
-        parser.error("--before is needed: the folder src of another checkout")
+    found = sources(given)
     jobs = [job for job in JOBS if given.only in job]
-    states = given.before.resolve(), given.now.resolve()
-    print(compare(*states, jobs, given.rounds, given.threads))
+    print(compare(found["before"], found["now"], jobs, given.rounds, given.threads))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ page made from all records.
 - :mod:`measurements.runner` has the command line, measures the cells whose record is missing, and
   writes page and figure.
 - :mod:`measurements.processes` measures cells in processes of their own, with a time limit.
+- :mod:`measurements.cores` restricts a process to some cores, and keeps cores busy.
 - :mod:`measurements.store` keeps records as JSON lines that survive an interrupted run.
 - :mod:`measurements.provenance` says which code and which machine a record comes from.
 - :mod:`measurements.pages` and :mod:`measurements.tables` make Markdown from records.

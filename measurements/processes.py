@@ -21,9 +21,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
@@ -32,6 +32,7 @@ from threading import Event, Thread
 from typing import Any, TextIO
 
 from measurements.arguments import positive
+from measurements.cores import restricted_to, usable
 from measurements.runner import Measurement, measured
 from measurements.store import Record, plain
 from measurements.timing import use_threads
@@ -54,14 +55,22 @@ class Limits:
     ----------
     seconds : int
         Wall-clock seconds per cell; those of the first cell include the start of the process.
-    threads : int
+    threads : int or None
+        None: as many as the libraries take by themselves.
     python : str
         The interpreter.
+    cores : int, optional
+        How many cores the process may use: the first ones that this process may use. By default
+        all of them.
+    environment : mapping
+        Further environment variables.
     """
 
     seconds: int
-    threads: int = 1
+    threads: int | None = 1
     python: str = sys.executable
+    cores: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,8 +81,8 @@ class Processes:
     ----------
     seconds : int
         Default of ``--time-limit``, in seconds per cell.
-    threads : int
-        Default of ``--threads``.
+    threads : int or None
+        Default of ``--threads``; None: no such option, and ``limits`` may set the threads.
     group : callable, optional
         Consecutive cells with the same value share a process, for fits that take less time than
         the start of a library. By default every cell has its own.
@@ -81,19 +90,24 @@ class Processes:
         Whether the interpreter of ``--python`` measures a cell: by default every cell.
     settled : callable
         Whether a record with an error, other than the time limit, need not be measured again.
+    limits : callable
+        From the first cell of a group, the arguments and the limits that they give to the limits
+        of the group's process.
     """
 
     seconds: int
-    threads: int = 1
+    threads: int | None = 1
     group: Callable[[Any], Any] | None = None
     other_python: Callable[[Any], bool] = lambda cell: True
     settled: Callable[[Record], bool] = lambda record: False
+    limits: Callable[[Any, argparse.Namespace, Limits], Limits] = lambda cell, given, limits: limits
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add ``--time-limit``, ``--threads``, ``--python`` and ``--jobs``."""
         add = parser.add_argument
         add("--time-limit", type=positive, default=self.seconds, help="seconds per fit")
-        add("--threads", type=positive, default=self.threads, help="threads per fit")
+        if self.threads is not None:
+            add("--threads", type=positive, default=self.threads, help="threads per fit")
         add("--python", default=sys.executable, help="interpreter that has other libraries")
         add("--jobs", type=positive, default=1, help="processes at a time")
 
@@ -146,7 +160,8 @@ class Processes:
 
     def _limits(self, cell: Any, given: argparse.Namespace) -> Limits:
         python = given.python if self.other_python(cell) else sys.executable
-        return Limits(given.time_limit, given.threads, python)
+        threads = None if self.threads is None else given.threads
+        return self.limits(cell, given, Limits(given.time_limit, threads, python))
 
 
 def measure_group(
@@ -205,18 +220,22 @@ def _one_process(
 
 def _start(arguments: Sequence[str], limits: Limits, complaints: TextIO) -> subprocess.Popen[str]:
     """Start a process in its own group that answers on its output stream."""
-    environment = dict(os.environ, **dict.fromkeys(THREAD_VARIABLES, str(limits.threads)))
+    environment = {k: v for k, v in os.environ.items() if k not in THREAD_VARIABLES}
+    if limits.threads is not None:
+        environment |= dict.fromkeys(THREAD_VARIABLES, str(limits.threads))
+    environment |= limits.environment
     if folder := environment.get(FOLDER_VARIABLE):
         environment[FOLDER_VARIABLE] = str(Path(folder).absolute())
-    return subprocess.Popen(
-        [limits.python, *arguments],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=complaints,
-        text=True,
-        start_new_session=True,
-    )
+    with restricted_to(None if limits.cores is None else usable()[: limits.cores]):
+        return subprocess.Popen(
+            [limits.python, *arguments],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            text=True,
+            start_new_session=True,
+        )
 
 
 def _reader(process: subprocess.Popen[str]) -> tuple[Thread, SimpleQueue[str]]:
@@ -280,7 +299,8 @@ def answer(records: Iterable[Record]) -> int:
     """Print each record as it is made, and nothing else that is printed meanwhile; returns 0."""
     output = os.dup(1)
     os.dup2(2, 1)  # libraries in C print to file 1 too
-    use_threads(int(os.environ.get(THREAD_VARIABLES[0], "1")))
+    if threads := os.environ.get(THREAD_VARIABLES[0]):
+        use_threads(int(threads))
     with os.fdopen(output, "w", encoding="utf-8") as file:
         for record in records:
             file.write(json.dumps(plain(record), ensure_ascii=False, allow_nan=False) + "\n")

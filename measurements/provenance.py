@@ -16,9 +16,15 @@ __all__ = ["code_version", "facts", "provenance"]
 
 
 @cache
-def code_version() -> str:
-    """Return a short hash of the package's source; records of two states must not be mixed."""
-    folder = Path(twostagegp.__file__).parent
+def code_version(folder: Path | None = None) -> str:
+    """Return a short hash of the package's source; records of two states must not be mixed.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        The package's folder in another checkout; by default that of the imported package.
+    """
+    folder = folder or Path(twostagegp.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())

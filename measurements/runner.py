@@ -114,6 +114,9 @@ class Measurement(Generic[T]):
         also show records of other measurements.
     settled : callable
         Whether a record need not be measured again; by default if it has no error.
+    current : callable
+        Whether a stored record is still that of the cell. If not, the cell is measured again and
+        the record replaced.
     strategy : Strategy
         How the cells are measured: :class:`Workers` or
         :class:`~measurements.processes.Processes`.
@@ -131,6 +134,7 @@ class Measurement(Generic[T]):
     key: tuple[str, ...] = ()
     load: Callable[[Path], list[Record]] | None = None
     settled: Callable[[Record], bool] = lambda record: not record.get("error")
+    current: Callable[[T, Record], bool] = lambda cell, record: True
     strategy: Strategy = field(default_factory=Workers)
 
     @property
@@ -236,15 +240,21 @@ def _measure_missing(
     measurement: Measurement[Any], store: JsonLines, given: argparse.Namespace
 ) -> int:
     """Measure the cells that the store does not have; returns how many failed."""
-    wanted = list(measurement.cells(given))
-    done = {key for key, record in store.records().items() if _is_done(measurement, record, given)}
-    cells = [cell for cell in wanted if store.key_of(asdict(cell)) not in done]
+    wanted, stored = list(measurement.cells(given)), store.records()
+    cells = [
+        cell
+        for cell in wanted
+        if (record := stored.get(store.key_of(asdict(cell)))) is None
+        or not measurement.current(cell, record)
+        or not _is_done(measurement, record, given)
+    ]
     print(f"{measurement.name}: {len(wanted) - len(cells)} of {len(wanted)} are stored already.")
     failed = 0
     records = measurement.strategy.records(measurement, cells, given)
     for count, record in enumerate(records, start=1):
         if not record.pop("not_stored", False):
-            store.append(record, replace=given.redo is not None)
+            replace = given.redo is not None or store.key_of(record) in stored
+            store.append(record, replace=replace)
         failed += not measurement.settled(record)
         what = ", ".join(f"{name} {record[name]}" for name in store.key)
         print(f"[{count}/{len(cells)}] {what}: {record.get('error', 'done')}", flush=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +68,14 @@ class Fitted(ABC):
     def own_scores(self, X: Array, y: Array) -> dict[str, float]:
         """Return scores of the model's own distribution if it is not Gaussian. Not timed."""
         return {}
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the model itself reports of its fit."""
+        return {}
+
+    def calls(self) -> Mapping[str, Callable[[Array], object]]:
+        """Return the library's own calls for new rows, by the names that a user knows."""
+        return {"mean and standard deviation": self.predict}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ many rounds, stopped early, and more leaves than the default.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,9 @@ class _Conformal(Fitted):
     def interval(self, X: Array) -> Array:
         mean, half = as_float64(self.mean.predict(X)), self.interval_factor * self._width(X)
         return np.column_stack([mean - half, mean + half])
+
+    def calls(self) -> Mapping[str, Callable[[Array], object]]:
+        return {"predict": self.mean.predict, "conformal interval": self.interval}
 
     def _width(self, X: Array) -> Array:
         return np.mean([_width(model, X, self.floor) for model in self.widths], axis=0)

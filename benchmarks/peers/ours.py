@@ -50,6 +50,19 @@ class Ours(Fitted):
             "qice_own": metrics.qice(pit=self.model.predict_cdf(X, y)),
         }
 
+    def facts(self) -> dict[str, Any]:
+        """Return the method that was used, and the seconds that were predicted for the fit."""
+        report = getattr(self.model, "fit_report_", None)
+        fields = ("method", "foretold_seconds")
+        return {name: getattr(report, name, None) for name in fields}
+
+    def calls(self) -> Mapping[str, Callable[[Array], object]]:
+        return {
+            "predict": self.model.predict,
+            "predict, return_std": lambda X: self.model.predict(X, return_std=True),
+            "predict_interval": self.model.predict_interval,
+        }
+
 
 def fitter(name: str) -> Callable[[Array, Array, int], Fitted]:
     """Return the function that fits the model of that name."""

@@ -80,6 +80,7 @@ def measure(fit: Fit, X: Array, y: Array, X_test: Array, y_test: Array, seed: in
         "predictions_a_second": len(y_test) / max(predicting.cpu, 1e-9),
         "peak_mib": peak_mib(),
         "before_mib": before,
+        **model.facts(),
     }
     usable = np.isfinite(found.mean) & np.isfinite(found.std) & (found.std > 0.0)
     if not usable.all():

@@ -9,6 +9,7 @@ examples on noisy data.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,13 @@ class _Exact(Fitted):
         ]
         mean, std = (np.concatenate(part) for part in zip(*parts, strict=True))
         return self.scaling.prediction(mean, std**2)
+
+    def calls(self) -> Mapping[str, Callable[[Array], object]]:
+        model, inputs = self.model, self.scaling.inputs
+        return {
+            "predict": lambda X: model.predict(inputs(X)),
+            "predict, return_std": lambda X: model.predict(inputs(X), return_std=True),
+        }
 
 
 def fit(X: Array, y: Array, seed: int) -> Fitted:

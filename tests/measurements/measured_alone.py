@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from measurements.cores import usable
 from measurements.errors import CannotMeasureError
 from measurements.processes import Processes
 from measurements.runner import Measurement
@@ -57,7 +58,13 @@ DEEDS = {
 def measure(cell: Cell) -> dict[str, object]:
     """Do the deed; say which process did it and how many threads it may use."""
     DEEDS[cell.deed]()
-    return {"pid": os.getpid(), "granted": os.environ["OMP_NUM_THREADS"]}
+    granted = os.environ.get("OMP_NUM_THREADS")
+    return {
+        "pid": os.getpid(),
+        "granted": granted,
+        "color": os.environ.get("COLOR"),
+        "cores": len(usable()),
+    }
 
 
 def cells(given: argparse.Namespace) -> list[Cell]:

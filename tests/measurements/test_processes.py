@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from dataclasses import replace
 from threading import Event
 
 import pytest
@@ -78,6 +79,28 @@ def test_no_process_is_started_once_the_run_is_stopped():
     stop = Event()
     stop.set()
     assert list(measure_group(MEASUREMENT, [Cell("work", 0)], LIMITS, stop)) == []
+
+
+def test_a_process_gets_cores_threads_and_variables_of_its_limits(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    limits = Limits(60, threads=None, cores=1, environment={"COLOR": "blue"})
+    (record,) = group("work", limits=limits)
+    assert record["color"] == "blue"
+    assert record["granted"] is None  # not the 7 of this process
+    assert record["threads"] is None
+    assert record["cores"] == 1
+
+
+def test_limits_may_depend_on_the_cell():
+    def limits(cell, given, usual):
+        return replace(usual, threads=cell.number + 1)
+
+    chosen = measurement(threads=None, limits=limits)
+    given = chosen.parser().parse_args(["--deeds", "work,work"])
+    records = list(chosen.strategy.records(chosen, chosen.cells(given), given))
+    assert [record["granted"] for record in records] == ["1", "2"]
+    with pytest.raises(SystemExit):
+        chosen.parser().parse_args(["--threads", "2"])
 
 
 def arguments(folder, *more):

@@ -141,6 +141,16 @@ def test_stale_records_are_those_of_other_source_code(tmp_path):
     assert [cell.seed for cell in CALLS] == [0, 1, 0]
 
 
+def test_a_record_that_is_no_longer_that_of_the_cell_is_replaced(tmp_path):
+    there = ["--results", str(tmp_path)]
+    run(measurement(), there)
+    changed = measurement(
+        current=lambda cell, record: record["seed"] != 1, measure=lambda cell: {"score": -1}
+    )
+    assert run(changed, there) == 0
+    assert [r["score"] for r in changed.records(tmp_path)] == [0, -1]
+
+
 def test_what_cannot_be_measured_here_is_not_stored(tmp_path, capsys):
     there = ["--results", str(tmp_path), "--sets", "elsewhere,a", "--seeds", "1"]
     assert run(measurement(), there) == 1
