@@ -133,8 +133,8 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
     device : str
     dtype : {"float64", "float32"}
     n_jobs : int, optional
-        CPU threads, -1 for all. None leaves torch's setting alone, except in fits to at most 1000
-        rows, which have one.
+        Cores of a fit or prediction: -1 for all, -2 for all but one. None uses all cores, and one
+        inside a worker of joblib, multiprocessing or Dask.
     random_state : int, RandomState or None
     verbose : int
         1 shows progress and the report on the standard error stream.

@@ -31,6 +31,10 @@ class FitReport:
         The fitted parts in words.
     seconds : dict
         Wall-clock seconds per part, and in total.
+    foretold_seconds : float or None
+        The total that was expected before the fit, from the evaluations that its options lead to
+        and the speed of this machine; None if the options have no forecast, such as a mean that
+        is a scikit-learn regressor.
     candidates, variance_candidates : list of dict
         One row per candidate kernel of the mean and of the variance, the rows of ``search_``:
         label, score, weight, seconds and more.
@@ -78,6 +82,7 @@ class FitReport:
     variance: str = ""
     calibration: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
+    foretold_seconds: float | None = None
     candidates: list[dict[str, Any]] = field(default_factory=list)
     variance_candidates: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -129,6 +134,7 @@ class FitReport:
         lines.append(
             "seconds      "
             + ", ".join(f"{part} {value:.2f}" for part, value in self.seconds.items())
+            + ("" if self.foretold_seconds is None else f" ({self.foretold_seconds:.1f} foretold)")
         )
         lines += [f"warning      {text}" for text in self.warnings]
         if self.updates:

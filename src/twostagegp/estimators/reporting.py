@@ -98,6 +98,7 @@ def two_stage_report(data: Prepared, fit: TwoStageFit) -> FitReport:
         noise_std=data.scaling.y_scale * math.sqrt(fit.noise),
         jitter=largest_jitter(fit),
         seconds=dict(fit.seconds),
+        foretold_seconds=fit.foretold_seconds,
         evaluations=sum(c.evaluations + c.refit_evaluations for c in candidates),
         full_evaluations=full,
         full_factorizations=full + fit.conditionings,

@@ -39,6 +39,7 @@ class TwoStageFit:
     noise_floor: float
     conditionings: int = 0
     method: tuple[str, str] = ("exact", "asked for")
+    foretold_seconds: float | None = None
 
     @property
     def noise(self) -> float:

@@ -26,6 +26,7 @@ from twostagegp.training.schedule import Training
 
 __all__ = [
     "DEFAULTS",
+    "QUICK",
     "ClassSettings",
     "DaskSettings",
     "ExactSettings",
@@ -80,14 +81,14 @@ class MeanSettings:
     #: Folds, of the ``afresh_folds``, whose rows candidates are trained on first, and evaluations
     #: that follow without the fold.
     early_folds: int = 2
-    afresh_evaluations: int = 8
+    afresh_evaluations: int = 6
     #: Fewest distinct rows from which the first training is on some of the rows only, and
     #: candidates of the mean and of the variance that are then trained on all rows.
     early_rows: int = 150
     early_keep: int = 10
     variance_keep: int = 3
     #: Evaluations on all rows of the best candidates, best first, up to ``medium_rows`` rows.
-    medium_steps: tuple[int, ...] = (8, 6, 5, 4, 3, 3)
+    medium_steps: tuple[int, ...] = (6, 4, 3, 3, 2, 2)
     #: Rows of the first training on tables of up to ``full_training_rows`` rows; above, twice as
     #: many.
     first_rows: int = 150
@@ -158,8 +159,6 @@ class LocalScaleSettings:
     #: Whether ridges are members, and fewest distinct rows from which trees are.
     with_ridges: bool = True
     tree_rows: int = 150
-    #: Above this many rows the trees take fewer and larger steps.
-    many_rows: int = 6000
     #: If the mean weight of the rows is smaller than this, the trees give every row weight one,
     #: which is three times as fast.
     least_mean_weight: float = 1.1
@@ -299,6 +298,26 @@ class Settings:
 
 #: The settings of estimators that are given none.
 DEFAULTS = Settings()
+#: The settings of ``TwoStageGPRegressor.quick()``: fewer rows, evaluations and folds, and a
+#: calibration without trees.
+QUICK = Settings(
+    mean=MeanSettings(
+        refit_folds=5, early_keep=3, variance_keep=1, medium_steps=(4, 3, 2), tuning_rows=300
+    ),
+    sample=SampleSettings(
+        rows=4000,
+        variance_rows=1000,
+        tuning_rows=1000,
+        schedule=Schedule(second=1000, unseen=1000, first_rounds=1, rounds=2, steps=5),
+        variance_rounds=1,
+        variance_steps=6,
+        crossfit_folds=((20_000, 2),),
+        tree_parameters=(("learning_rate", 0.2), ("max_iter", 200)),
+        most_ridges=1,
+    ),
+    local_scale=LocalScaleSettings(tree_rows=2**62, training_rows=300),
+    shape=ShapeSettings(names=("gaussian", "student")),
+)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from twostagegp.training.side_by_side import for_each
 __all__ = ["EARLY_STEPS", "EARLY_TOLERANCE", "Ladder", "Rung", "climb"]
 
 #: Iterations of the first training, from the starting values, and its tolerance.
-EARLY_STEPS, EARLY_TOLERANCE = 40, 3e-4
+EARLY_STEPS, EARLY_TOLERANCE = 40, 1e-3
 
 _LOG = logging.getLogger("twostagegp")
 
@@ -103,7 +103,7 @@ class Ladder:
         for i, m in enumerate(sizes):
             keep = max(full_keep, int(n_candidates * kept[min(i, len(kept) - 1)]))
             # From 8000 rows on few steps suffice: the rung before has thousands of rows already.
-            steps = EARLY_STEPS if i == 0 else 8 if m < 8000 else 4
+            steps = EARLY_STEPS if i == 0 else 6 if m < 8000 else 4
             if patient:
                 keep = max(keep, min(n_candidates, _affordable(m, n, steps, blocked_rows)))
             rungs.append(Rung(m, keep, steps, EARLY_TOLERANCE if i == 0 else least_gain / m))

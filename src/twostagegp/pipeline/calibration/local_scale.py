@@ -362,15 +362,14 @@ class ScaleTrees:
         from sklearn.ensemble import HistGradientBoostingRegressor
 
         m = len(t)
-        many = m > settings.many_rows
         regressor = HistGradientBoostingRegressor(
-            learning_rate=0.1 if many else 0.05,
-            max_iter=150 if many else 300,
+            learning_rate=0.1,
+            max_iter=150,
             max_leaf_nodes=15,
             min_samples_leaf=max(5, min(40, m // 20)),
             l2_regularization=5.0,
             early_stopping=True,
-            n_iter_no_change=15,
+            n_iter_no_change=10,
             validation_fraction=0.15,
         )
         if weight.mean() < settings.least_mean_weight:
