@@ -39,6 +39,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -53,7 +54,6 @@ from twostagegp.errors import NotFittableError, TwoStageGPError
 from twostagegp.kernels import NamedKernel
 from twostagegp.pipeline.mean.crossfit import RegressorMean
 from twostagegp.pipeline.settings import DEFAULTS, LocalScaleSettings
-from twostagegp.runtime.prediction_checks import predict_with
 from twostagegp.training.candidates import Candidate
 
 __all__ = [
@@ -101,12 +101,12 @@ class Situation:
     disagreement: Array
     uses_mean: bool = True
 
-    @property
+    @cached_property
     def log_variance(self) -> Array:
         """Logarithm of the variance of part 2."""
         return np.log(np.maximum(self.variance, TINY**2))
 
-    @property
+    @cached_property
     def derived(self) -> Array:
         """All features but the inputs, shape (n, 3), or (n, 1) without mean and disagreement."""
         if not self.uses_mean:
@@ -384,8 +384,7 @@ class ScaleTrees:
         return np.column_stack([situation.X, situation.derived])
 
     def predict(self, situation: Situation) -> Array:
-        model, columns = self.model.model, self._columns(situation)
-        return np.asarray(predict_with(model, columns), dtype=np.float64)
+        return self.model.predict_array(self._columns(situation))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ of one group are in the same fold.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from twostagegp.data.appending import AppendedRows
 
+from twostagegp.pipeline.mean.trees import FEW_ROWS, FlatTrees
 from twostagegp.runtime.prediction_checks import predict_with
 
 __all__ = [
@@ -198,8 +200,22 @@ class RegressorMean:
 
     def predict(self, X: Tensor) -> Tensor:
         """Return the prediction at standardised inputs, shape (n,)."""
-        values = np.asarray(predict_with(self.model, X.cpu().numpy()), dtype=np.float64).reshape(-1)
-        return torch.as_tensor(values).to(X)
+        return torch.as_tensor(self.predict_array(X.cpu().numpy())).to(X)
+
+    def predict_array(self, X: NDArray[Any]) -> Array:
+        """Return the prediction at standardised inputs, as an array of shape (n,)."""
+        trees = self._trees if len(X) <= FEW_ROWS else None
+        if trees is not None and trees.takes(X):
+            return trees.predict(X)
+        return np.asarray(predict_with(self.model, X), dtype=np.float64).reshape(-1)
+
+    @cached_property
+    def _trees(self) -> FlatTrees | None:
+        """The trees of the model for few rows; None if it has none. Files do not contain them."""
+        return FlatTrees.of(self.model)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_trees"}
 
     def extended(self, appended: AppendedRows, keep_factors: bool) -> RegressorMean:
         """Return this model: regressors are not fitted again."""
