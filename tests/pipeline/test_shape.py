@@ -1,6 +1,7 @@
 """Shapes against quadrature, repeated rows and known distributions."""
 
 import math
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -418,3 +419,43 @@ class TestChoice:
 
     def test_the_gaussian_maker_ignores_the_z_scores(self):
         assert gaussian_shape(np.full(3, np.nan), np.ones(3)) is GAUSSIAN
+
+
+class TestKnownQuantiles:
+    """Quantiles at levels that were asked for before."""
+
+    @pytest.mark.parametrize("name", SHAPES)
+    def test_they_are_the_same_numbers(self, name):
+        shape, levels = SHAPES[name](), np.array([0.025, 0.975])
+        first, second = shape.ppf(levels), shape.ppf(levels)
+        assert np.array_equal(first, second)
+        assert np.array_equal(first, replace(shape).ppf(levels))
+        assert np.array_equal(shape.ppf([[0.025], [0.975]]), first[:, None])
+        assert shape.ppf(0.025) == first[0]
+
+    def test_a_result_may_be_changed(self):
+        shape = made(student_shape, heavy, 400)
+        first = shape.ppf([0.1])
+        kept = first.copy()
+        first[:] = 0.0
+        assert np.array_equal(shape.ppf([0.1]), kept)
+
+    def test_they_are_computed_once(self, monkeypatch):
+        shape = made(empirical_shape, skewed, 400)
+        before = shape.ppf([0.05, 0.95])
+        monkeypatch.setattr(Shape, "cdf", None)
+        assert np.array_equal(shape.ppf([0.05, 0.95]), before)
+
+    def test_there_are_never_many(self):
+        shape = made(student_shape, heavy, 400)
+        for level in np.linspace(0.01, 0.99, 500):
+            shape.ppf([level])
+        shape.ppf(np.linspace(0.01, 0.99, 500))
+        assert len(pickle.dumps(vars(shape))) < 20_000
+
+    def test_pickles_do_not_contain_them(self):
+        shape = made(student_shape, heavy, 400)
+        before = pickle.dumps(shape)
+        shape.ppf([0.1])
+        assert pickle.dumps(shape) == before
+        assert np.array_equal(pickle.loads(before).ppf([0.1]), shape.ppf([0.1]))

@@ -31,6 +31,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -55,6 +57,9 @@ Array = NDArray[np.float64]
 DEGREES = (2.5, 200.0)
 #: Levels at which the score compares quantiles.
 SCORE_LEVELS = (np.arange(99) + 1.0) / 100.0
+#: Quantiles at up to this many levels are kept, for this many different requests: a service asks
+#: for the same interval of row after row.
+_FEW_LEVELS, _KNOWN_LEVELS = 16, 64
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,27 @@ class Shape:
     def ppf(self, levels: ArrayLike) -> Array:
         """Return quantiles at ``levels`` between 0 and 1, in the shape of ``levels``."""
         p = np.asarray(levels, dtype=np.float64)
+        if p.size > _FEW_LEVELS:
+            return self._quantiles(p)
+        key = (p.shape, p.tobytes())
+        z = self._known_quantiles.get(key)
+        if z is None:
+            z = self._quantiles(p)
+            if len(self._known_quantiles) >= _KNOWN_LEVELS:
+                self._known_quantiles.clear()
+            self._known_quantiles[key] = z
+        return z.copy()
+
+    @cached_property
+    def _known_quantiles(self) -> dict[tuple[tuple[int, ...], bytes], Array]:
+        """Quantiles by shape and bytes of the levels; pickles and files do not contain them."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_known_quantiles"}
+
+    def _quantiles(self, p: Array) -> Array:
+        """Return quantiles at levels between 0 and 1."""
         if self.name == "gaussian":
             return special.ndtri(p)
         if self.tail == 1.0:
