@@ -1,5 +1,8 @@
 """The exact posterior against dense formulas, scikit-learn and GPyTorch."""
 
+import pickle
+from copy import copy
+
 import gpytorch
 import numpy as np
 import pytest
@@ -132,6 +135,14 @@ def test_prediction_does_not_depend_on_the_chunks(entries, data, posterior):
     torch.testing.assert_close(again.variance(data.queries), variance, rtol=1e-12, atol=1e-14)
 
 
+def test_copies_and_pickles_do_not_contain_the_scaled_rows(data, posterior):
+    before = posterior.mean(data.queries)
+    assert "_cross" in vars(posterior)
+    for other in (copy(posterior), pickle.loads(pickle.dumps(posterior))):
+        assert "_cross" not in vars(other)
+        assert torch.equal(other.mean(data.queries), before)
+
+
 def test_no_queries_give_no_predictions(posterior):
     nothing = torch.zeros(0, 2, dtype=torch.float64)
     assert posterior.mean(nothing).shape == posterior.variance(nothing).shape == (0,)
@@ -241,9 +252,14 @@ def test_a_joint_covariance_raises_if_its_panels_do_not_fit():
     seen = []
 
     class Counted(NamedKernel):
-        def cross(self, X, Z, theta):
-            seen.append((len(X), len(Z)))
-            return super().cross(X, Z, theta)
+        def cross_with(self, Z, theta):
+            of = super().cross_with(Z, theta)
+
+            def counted(X):
+                seen.append((len(X), len(Z)))
+                return of(X)
+
+            return counted
 
     def covariance(**sizes):
         engine = ExactEngine(rows, settings=ExactSettings(**sizes))

@@ -8,6 +8,7 @@ kernel object. :class:`twostagegp.testing.KernelContract` tests a class against 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,10 @@ class Kernel(ABC):
     @abstractmethod
     def cross(self, X: Tensor, Z: Tensor, theta: Vector) -> Tensor:
         """Return K(X, Z), shape (len(X), len(Z))."""
+
+    def cross_with(self, Z: Tensor, theta: Vector) -> Callable[[Tensor], Tensor]:
+        """Return the function X -> K(X, Z), for many X; it may keep what depends on Z alone."""
+        return lambda X: self.cross(X, Z, theta)
 
     @abstractmethod
     def cross_gradient(self, X: Tensor, Z: Tensor, theta: Vector, W: Tensor) -> Vector:

@@ -17,13 +17,14 @@ which for p = 2 is one matrix product for all columns together,
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from twostagegp.kernels.base import PRIOR_SPREAD, Kernel, Vector
+from twostagegp.kernels.base import PRIOR_SPREAD, Kernel, Scalars, Vector
 from twostagegp.kernels.catalogue import StationaryForm, stationary_form
 from twostagegp.kernels.distances import distances, own_distances, weighted_absolute_differences
 
@@ -135,11 +136,15 @@ class NamedKernel(Kernel):
 
     def scaled(self, X: Tensor, theta: Vector) -> Tensor:
         """Return the inputs divided by the lengthscales."""
+        return X * self._inverse_lengthscales(theta, X)
+
+    def _inverse_lengthscales(self, theta: Vector, like: Tensor) -> Scalars:
+        """Return one number for all columns or, with the type of ``like``, one per column."""
         if not self.ard and self.shape is None:
-            return X * math.exp(-theta[0])
+            return math.exp(-theta[0])
         inverse = np.exp(-theta[: self.n_lengthscales])
         inverse = inverse if self.shape is None else inverse / self.shape
-        return X * torch.as_tensor(inverse, dtype=X.dtype, device=X.device)
+        return torch.as_tensor(inverse, dtype=like.dtype, device=like.device)
 
     def tail(self, theta: Vector) -> tuple[float, float]:
         """Return the outputscale and the extra parameter (1.0 for kernels that have none)."""
@@ -151,8 +156,12 @@ class NamedKernel(Kernel):
         return self.form.covariance(r, *self.tail(theta)), (Z, r)
 
     def cross(self, X: Tensor, Z: Tensor, theta: Vector) -> Tensor:
-        r = distances(self.scaled(X, theta), self.scaled(Z, theta), self.metric)
-        return self.form.covariance(r, *self.tail(theta))
+        return self.cross_with(Z, theta)(X)
+
+    def cross_with(self, Z: Tensor, theta: Vector) -> Callable[[Tensor], Tensor]:
+        inverse, (s, alpha) = self._inverse_lengthscales(theta, Z), self.tail(theta)
+        metric, covariance, scaled = self.metric, self.form.covariance, Z * inverse
+        return lambda X: covariance(distances(X * inverse, scaled, metric), s, alpha)
 
     def diagonal(self, X: Tensor, theta: Vector) -> Tensor:
         return torch.full((X.shape[0],), math.exp(theta[-1]), dtype=X.dtype, device=X.device)

@@ -144,6 +144,14 @@ class KernelContract:
                 kernel.cross(X, Z, theta), kernel.cross(Z, X, theta).T, rtol=1e-12, atol=1e-12
             )
 
+    def test_cross_with_equals_cross(self) -> None:
+        for d, kernel, theta in self.kernels():
+            Z = self.inputs(4, d, seed=3)
+            of = kernel.cross_with(Z, theta)
+            for n in (1, 6):
+                X = self.inputs(n, d)
+                torch.testing.assert_close(of(X), kernel.cross(X, Z, theta), rtol=0.0, atol=0.0)
+
     def test_rows_may_come_in_any_order(self) -> None:
         for d, kernel, theta in self.kernels():
             X, order = self.inputs(6, d), torch.tensor([3, 0, 5, 1, 4, 2])

@@ -18,6 +18,8 @@ import threading
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -339,10 +341,17 @@ class ExactPosterior:
         factor = BlockedFactor.of(L, self._block)
         return lambda B: factor.half_solve_(B.to(L.dtype).contiguous())
 
-    def _cross(self, X: Tensor) -> Tensor:
-        return self.kernel.cross(X, self.rows.X, self.parameters[:-1])
+    @cached_property
+    def _cross(self) -> Callable[[Tensor], Tensor]:
+        """The function X -> K(X, rows); copies, pickles and files do not contain it."""
+        return self.kernel.cross_with(self.rows.X, self.parameters[:-1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_cross"}
 
     def _by_chunks(self, X: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
+        if len(X) == 1:
+            return of(X)
         return torch.cat([of(part) for part in torch.split(X, self._chunk_size(X))])
 
     def _chunk_size(self, X: Tensor) -> int:
