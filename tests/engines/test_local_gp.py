@@ -275,6 +275,20 @@ def test_predictions_do_not_depend_on_slices_and_threads(threads):
         assert torch.equal(again[1], variance)
 
 
+@pytest.mark.parametrize("name", COMPILED)
+def test_few_points_give_the_same_numbers_as_many(name):
+    table, kernel = Table(n=100, m=90), kernel_of(name)
+    near = table.near.clone()
+    near[3, -2:] = -1  # missing neighbours
+    arguments = kernel, parameters_of(kernel), table.rows
+    mean, variance = local_predict(*arguments, near, table.points)
+    for k in range(6):
+        assert 4 * near[k].numel() < len(table.rows)
+        own = local_predict(*arguments, near[k : k + 1], table.points[k : k + 1])
+        assert torch.equal(own[0], mean[k : k + 1])
+        assert torch.equal(own[1], variance[k : k + 1])
+
+
 def test_predictions_do_not_depend_on_the_block_size(table):
     kernel = kernel_of("rq")
     arguments = kernel, parameters_of(kernel), table.rows, table.near, table.points

@@ -131,6 +131,8 @@ def local_predict(
     from twostagegp.engines.neighbors.compiled import local  # loads Numba
 
     assert isinstance(kernel, NamedKernel)
+    if 4 * near.numel() < len(rows):
+        rows, near = _near_rows(rows, near)
     theta, noise = parameters[:-1], math.exp(parameters[-1])
     Z, Q = _scaled(kernel, rows.X, theta), _scaled(kernel, points, theta)
     t = rows.t.double().numpy()
@@ -149,6 +151,13 @@ def local_predict(
             kernel, parameters, rows, near[failed], points[failed], sizes
         )
     return m, v
+
+
+def _near_rows(rows: Rows, near: Tensor) -> tuple[Rows, Tensor]:
+    """Return the neighbours of few points as rows of their own, and their numbers there."""
+    numbers = torch.arange(near.numel(), dtype=near.dtype).reshape(near.shape)
+    used = rows.subset(near.reshape(-1).clamp(min=0).long())
+    return used, numbers.masked_fill_(near < 0, -1)
 
 
 @dataclass(frozen=True)
