@@ -105,9 +105,9 @@ def check_finite(
     twostagegp.errors.InputError: X contains NaN: 1 of 2 values, the first in row 0, column 'width'.
     Remove such rows, or impute them first, for example with sklearn.impute.SimpleImputer.
     """
-    bad = ~np.isfinite(values)
-    if not bad.any():
+    if np.isfinite(values).all():
         return
+    bad = ~np.isfinite(values)
     where = tuple(int(i) for i in np.argwhere(bad)[0])
     value = values[where]
     kind = "NaN" if np.isnan(value) else "infinity (inf)"
@@ -183,5 +183,7 @@ def is_dask(value: Any) -> bool:
     >>> is_dask(np.zeros(3))
     False
     """
+    if type(value) is np.ndarray:
+        return False
     packages = {cls.__module__.partition(".")[0] for cls in type(value).__mro__}
     return "dask" in packages or "dask_expr" in packages

@@ -56,6 +56,8 @@ COVARIANCE_BYTES = 1_600_000_000
 _LIVE_MATRICES = 4
 #: Arrays of the size of the draws that exist at once while they are computed.
 _LIVE_SAMPLES = 4
+#: Up to this many rows a prediction uses one core: sharing it out would take longer.
+_FEW_ROWS = 16
 
 
 def check_covariance_size(n: int, p: int, most: int = COVARIANCE_BYTES) -> None:
@@ -95,7 +97,8 @@ def check_sample_size(n: int, p: int, n_samples: int) -> None:
 
 def encoded_inputs(model: Any, X: Any) -> Array:
     """Return the rows of a user's table as numbers, by the rules of the fit."""
-    check_is_fitted(model, "fitted_")
+    if not hasattr(model, "fitted_"):  # scikit-learn's check takes longer
+        check_is_fitted(model, "fitted_")
     if is_dask(X):
         raise InputError(
             "only predict, predict_interval and predict_quantiles take Dask collections; call "
@@ -107,7 +110,8 @@ def encoded_inputs(model: Any, X: Any) -> Array:
 def moments(model: Any, X: Any, variance: bool = True) -> Moments:
     """Return mean, latent variance and sigma squared at X, each (n, p), in the user's units."""
     numbers = encoded_inputs(model, X)
-    with use_cores(model.n_jobs), no_denormals():
+    few = len(numbers) <= _FEW_ROWS
+    with use_cores(model.n_jobs, one_is_enough=few), no_denormals():
         return model.fitted_.moments(numbers, variance)
 
 

@@ -59,6 +59,7 @@ def _granted(n_jobs: int | None) -> int:
     """Return the number of cores that ``n_jobs`` stands for, at most those of the machine."""
     from joblib import cpu_count
 
+    _check_n_jobs(n_jobs)
     if _HERE.cores is not None:
         # A fit inside a fit, for example of a mean model: it shares the cores of the outer one.
         most = _HERE.cores
@@ -66,10 +67,14 @@ def _granted(n_jobs: int | None) -> int:
         most = 1 if n_jobs is None and _is_worker() else cpu_count()
     if n_jobs is None:
         return most
-    if not isinstance(n_jobs, Integral) or n_jobs == 0:
-        raise InputError(f"n_jobs={n_jobs!r}: use a number of threads, -1 (all) or None.")
     asked = int(n_jobs) if n_jobs > 0 else cpu_count() + 1 + int(n_jobs)
     return max(1, min(asked, most))
+
+
+def _check_n_jobs(n_jobs: Any) -> None:
+    """Raise InputError unless ``n_jobs`` is None or a whole number other than zero."""
+    if n_jobs is not None and (not isinstance(n_jobs, Integral) or n_jobs == 0):
+        raise InputError(f"n_jobs={n_jobs!r}: use a number of threads, -1 (all) or None.")
 
 
 def _is_worker() -> bool:
@@ -151,7 +156,7 @@ _POOLS = _Pools()
 
 
 @contextmanager
-def use_cores(n_jobs: int | None) -> Iterator[int]:
+def use_cores(n_jobs: int | None, one_is_enough: bool = False) -> Iterator[int]:
     """Use at most ``n_jobs`` cores, and give every library's pool one thread.
 
     Parameters
@@ -159,6 +164,9 @@ def use_cores(n_jobs: int | None) -> Iterator[int]:
     n_jobs : int or None
         None: all cores of the machine; one inside a worker of joblib, multiprocessing or Dask.
         Negative numbers count from the number of cores: -1 is all, -2 all but one.
+    one_is_enough : bool
+        Use one core whatever ``n_jobs`` says, without asking the system for their number: for work
+        that takes less time than the answer.
 
     Examples
     --------
@@ -167,7 +175,9 @@ def use_cores(n_jobs: int | None) -> Iterator[int]:
     (1, 1, 1)
     """
     before = _HERE.cores
-    granted = _granted(n_jobs)
+    if one_is_enough:
+        _check_n_jobs(n_jobs)
+    granted = 1 if one_is_enough else _granted(n_jobs)
     with _POOLS.one_thread_each():
         _HERE.cores = granted
         try:

@@ -10,6 +10,9 @@ import torch
 
 __all__ = ["no_denormals", "show_log"]
 
+#: Their product is zero in a thread that replaces subnormal numbers by zero.
+_SUBNORMAL, _ONE = 1e-310, 1.0
+
 
 @contextmanager
 def show_log(verbose: int) -> Iterator[None]:
@@ -36,8 +39,7 @@ def no_denormals() -> Iterator[None]:
     Kernels with a short lengthscale are subnormal at large distances, and arithmetic with subnormal
     numbers is many times slower.
     """
-    tiny = torch.full((1,), 1e-310, dtype=torch.float64)
-    flushed_already = float(tiny * 1.0) == 0.0
+    flushed_already = _SUBNORMAL * _ONE == 0.0
     torch.set_flush_denormal(True)
     try:
         yield

@@ -89,11 +89,12 @@ def learn_columns(estimator: Any, given: Any, X: Any, weight: Array | None) -> A
 def new_inputs(estimator: Any, X: Any) -> Array:
     """Return the encoded table of rows to predict, by the rules of the fit."""
     encoder: TableEncoder | None = estimator.columns_
-    names = seen_columns(estimator)
     if encoder is None or (encoder.plain and not needs_encoding(X)):
-        X = named_inputs(estimator, X, dtype=np.float64, ensure_all_finite=False)
+        if not _is_valid_array(estimator, X):
+            X = named_inputs(estimator, X, dtype=np.float64, ensure_all_finite=False)
         if encoder is None or encoder.missing == "error" or not np.isnan(X).any():
-            check_finite(X, "X", names, GAP_HINT)
+            if not np.isfinite(X).all():
+                check_finite(X, "X", seen_columns(estimator), GAP_HINT)
             return X
         return encoder.encode(pd.DataFrame(X, copy=False))
     if isinstance(X, pd.DataFrame):
@@ -103,6 +104,22 @@ def new_inputs(estimator: Any, X: Any) -> Array:
         array = named_inputs(estimator, X, dtype=None, ensure_all_finite=False)
         frame = pd.DataFrame(array).infer_objects()
     return encoder.encode(frame)
+
+
+def _is_valid_array(estimator: Any, X: Any) -> bool:
+    """Return whether X is an array that scikit-learn's checks would return unchanged.
+
+    They take longer than the prediction of a single row.
+    """
+    return (
+        type(X) is np.ndarray
+        and X.dtype == np.float64
+        and X.ndim == 2
+        and len(X) > 0
+        and X.shape[1] == estimator.n_features_in_ > 0
+        # The checks warn if the columns had names in fit.
+        and not hasattr(estimator, "feature_names_in_")
+    )
 
 
 def encoded_names(estimator: Any) -> list[str]:
