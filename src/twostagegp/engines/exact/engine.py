@@ -44,6 +44,7 @@ from twostagegp.numerics.linalg import (
     safe_cholesky,
 )
 from twostagegp.numerics.objectives import Factored
+from twostagegp.runtime.cores import blas_threads, spread
 
 __all__ = ["ExactEngine", "ExactPosterior", "Work"]
 
@@ -352,8 +353,15 @@ class ExactPosterior:
     def _by_chunks(self, X: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
         if len(X) == 1:
             return of(X)
-        return torch.cat([of(part) for part in torch.split(X, self._chunk_size(X))])
+        parts = torch.split(X, self._chunk_size(X))
+        if self._large:
+            with blas_threads():
+                return torch.cat([of(part) for part in parts])
+        # One chunk per core, whose size does not depend on the number of cores.
+        concurrent = X.device.type == "cpu" and self.kernel.takes_threads
+        return torch.cat(spread(of, parts, most=None if concurrent else 1))
 
     def _chunk_size(self, X: Tensor) -> int:
         """Return the number of queries that are predicted at a time."""
-        return max(1, self.settings.prediction_entries(X.device) // max(1, len(self.rows)))
+        entries = self.settings.prediction_entries(X.device, self._large)
+        return max(1, entries // max(1, len(self.rows)))

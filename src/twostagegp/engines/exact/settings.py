@@ -37,8 +37,8 @@ class ExactSettings:
     #: of their number, and with 256 it is small compared with the uncertainty of the parameters
     #: given the rows (docs/scale.md).
     probes: int = 256
-    #: Entries of a (queries, rows) panel during prediction; None: 128 MiB in float64 on a CPU and
-    #: 512 MiB on a GPU.
+    #: Entries of a (queries, rows) panel during prediction; None: 16 MiB in float64 on a CPU, from
+    #: ``blocked_rows`` rows on 128 MiB, and 512 MiB on a GPU.
     panel_entries: int | None = None
 
     def free_bytes(self, device: torch.device) -> int | None:
@@ -52,11 +52,14 @@ class ExactSettings:
         widest = 1024 if device.type == "cuda" else 512
         return min(widest, max(64, -(-n // 4)))
 
-    def prediction_entries(self, device: torch.device) -> int:
-        """Return the entries of a (queries, rows) panel during prediction."""
+    def prediction_entries(self, device: torch.device, large: bool = True) -> int:
+        """Return the entries of a (queries, rows) panel during prediction.
+
+        Unless the factor is ``large``, a panel on a CPU is the work of one core.
+        """
         if self.panel_entries is not None:
             return self.panel_entries
-        return 1 << 26 if device.type == "cuda" else 1 << 24
+        return 1 << 26 if device.type == "cuda" else 1 << 24 if large else 1 << 21
 
 
 #: The settings of engines that are given none.
