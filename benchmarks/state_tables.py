@@ -20,7 +20,7 @@ from measurements.provenance import provenance
 from measurements.store import Record
 from measurements.tables import MISSING, figure, markdown_table
 
-__all__ = ["Pair", "pairs", "report"]
+__all__ = ["Pair", "levels", "pairs", "ratios", "report"]
 
 #: How many of the worst and of the best tables are listed.
 LISTED = 8
@@ -86,11 +86,11 @@ def report(records: list[Record]) -> str:
         "Geometric means of now / before, and mean differences of the NLPD in nats (now − before): "
         "of the Gaussian with the model's mean and standard deviation, and of the model's own "
         "density. Below 1 and below 0 the new state is better.",
-        _ratios(found),
+        ratios(found),
         "## Both states",
         "Before → now. RMSE and CRPS in units of the target's standard deviation; the share of "
         "outcomes inside the 80, 95 and 99 % intervals.",
-        _levels(found),
+        levels(found),
         "## Worst and best tables by CRPS",
         f"Of all tables and numbers of rows, the {LISTED} with the highest and the {LISTED} with "
         "the lowest ratio of the CRPS, mean over draws.",
@@ -132,7 +132,8 @@ def _difference(found: Iterable[Pair], field: str) -> str:
     return f"{fmean(values):+.3f} ± {standard_error(values):.3f}" if values else MISSING
 
 
-def _ratios(found: Sequence[Pair]) -> str:
+def ratios(found: Sequence[Pair]) -> str:
+    """Return the table of now / before and now - before, per number of rows."""
     header = ["rows", "tables", "draws", "RMSE", "CRPS", "NLPD", "NLPD, own density", "CPU seconds"]
     rows = [
         [
@@ -150,7 +151,8 @@ def _ratios(found: Sequence[Pair]) -> str:
     return markdown_table(header, rows)
 
 
-def _levels(found: Sequence[Pair]) -> str:
+def levels(found: Sequence[Pair]) -> str:
+    """Return the table of both states' scores, per number of rows."""
     scores: Mapping[str, Callable[[Record], float | None]] = {
         "RMSE / sd": lambda r: r["rmse"] / r["target_sd"],
         "CRPS / sd": lambda r: r["crps"] / r["target_sd"],
@@ -183,11 +185,11 @@ def _extremes(found: Sequence[Pair]) -> str:
     rows = []
     for table, size in shown:
         here = grouped[table, size]
-        ratios = [_one_ratio(here, field) for field in ("crps", "rmse")]
+        both = [_one_ratio(here, field) for field in ("crps", "rmse")]
         nlpd = _per_table(here, lambda pair: pair.difference("nlpd_standardized"))
         cpu = _one_ratio(here, CPU)
         difference = f"{nlpd[0]:+.3f}" if nlpd else MISSING
-        rows.append([table, f"{size:,}", str(len(here)), *ratios, difference, cpu])
+        rows.append([table, f"{size:,}", str(len(here)), *both, difference, cpu])
     return markdown_table(["table", "rows", "draws", "CRPS", "RMSE", "NLPD", "CPU seconds"], rows)
 
 

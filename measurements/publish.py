@@ -49,6 +49,7 @@ MODULES = (
     "benchmarks.neighbor_search",
     "benchmarks.neighbors_scale",
     "benchmarks.neighbors_speed",
+    "benchmarks.quick_preset",
     "benchmarks.reliability",
     "benchmarks.scale",
     "benchmarks.toy",
