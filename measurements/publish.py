@@ -39,6 +39,7 @@ MODULES = (
     "benchmarks.dask_search",
     "benchmarks.defaults",
     "benchmarks.device_agreement",
+    "benchmarks.evaluation_floor",
     "benchmarks.everyday",
     "benchmarks.exact_scale",
     "benchmarks.exact_speed",
