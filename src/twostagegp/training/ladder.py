@@ -89,7 +89,7 @@ class Ladder:
         Examples
         --------
         >>> [(r.rows, r.keep) for r in Ladder.plan(2000, 20, 6, 8).rungs]
-        [(300, 20), (900, 6), (2000, 6)]
+        [(300, 20), (900, 13), (2000, 6)]
         """
         sizes = []
         size = first

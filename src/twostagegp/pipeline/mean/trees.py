@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.ensemble import HistGradientBoostingRegressor
 
 __all__ = ["FEW_ROWS", "FlatTrees"]
 
@@ -67,12 +66,15 @@ class FlatTrees:
 
         Examples
         --------
+        >>> from sklearn.ensemble import HistGradientBoostingRegressor
         >>> X = np.arange(100.0)[:, None]
         >>> model = HistGradientBoostingRegressor(max_iter=5).fit(X, X[:, 0] ** 2)
         >>> trees = FlatTrees.of(model)
         >>> bool((trees.predict(X) == model.predict(X)).all())
         True
         """
+        from sklearn.ensemble import HistGradientBoostingRegressor  # slow, and needed late
+
         if type(model) is not HistGradientBoostingRegressor or model.loss != "squared_error":
             return None
         try:
