@@ -1,6 +1,9 @@
 """One budget of cores: pools of threads, tasks side by side, and how they end."""
 
 import multiprocessing
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -163,3 +166,19 @@ def test_an_interrupted_fit_on_several_cores_ends_and_leaves_the_model(four_core
     monkeypatch.undo()
     np.testing.assert_array_equal(model.predict(X[:3]), before)
     assert threading.active_count() <= 2 + len([t for t in threading.enumerate() if t.daemon])
+
+
+def test_the_first_call_of_a_process_limits_libraries_that_it_loads():
+    program = (
+        "from twostagegp.runtime.cores import use_cores\n"
+        "with use_cores(1):\n"
+        "    from twostagegp.numerics import lapack\n"
+        "    assert lapack.available()\n"
+        "    from threadpoolctl import threadpool_info\n"
+        "    print({pool['num_threads'] for pool in threadpool_info()})\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if not k.endswith("NUM_THREADS")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True
+    )
+    assert done.stdout.strip() == "{1}"

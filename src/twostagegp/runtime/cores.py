@@ -108,6 +108,9 @@ class _Pools:
         """Find the pools; libraries may have been loaded since the last look."""
         if len(sys.modules) == self._modules:
             return
+        # SciPy's BLAS is loaded with these, which would otherwise happen during the call.
+        import scipy.linalg.cython_blas
+        import scipy.linalg.cython_lapack  # noqa: F401
         from threadpoolctl import ThreadpoolController
 
         found = ThreadpoolController().lib_controllers
@@ -228,12 +231,22 @@ def spread(
         return [work(item) for item in items]
     stop = threading.Event()
     pool = ThreadPoolExecutor(workers, initializer=_prepare_worker, initargs=(stop,))
+
+    def task(item: Item) -> Result:
+        raise_if_stopped()
+        try:
+            return work(item)
+        except BaseException:
+            stop.set()
+            raise
+
     try:
-        futures = [pool.submit(contextvars.copy_context().run, work, item) for item in items]
+        futures = [pool.submit(contextvars.copy_context().run, task, item) for item in items]
         wait(futures, return_when=FIRST_EXCEPTION)
-        for future in futures:
-            if future.done():
-                future.result()  # raises the error of a task
+        errors = [future.exception() for future in futures if future.done()]
+        for error in errors:
+            if error is not None and not isinstance(error, StoppedError):
+                raise error
         return [future.result() for future in futures]
     finally:
         stop.set()
