@@ -45,6 +45,10 @@ CALLS = {
         rng.normal(size=N * ROW), 4 * ROW, 4, rng.normal(size=N * POINT), 4 * POINT, POINT, LANES,
         rng.normal(size=POINT),
     ),
+    "slope_weights": lambda rng: (
+        rng.normal(size=N * ROW), rng.normal(size=N * ROW), 4 * ROW, 4 * LANES,
+        rng.normal(size=N * LANES), rng.normal(size=N * LANES), 4 * LANES,
+    ),
 }  # fmt: skip
 
 
@@ -82,7 +86,7 @@ def test_vector_loops_equal_plain_loops(name, variant):
         )
         for module in (vector_loops, plain_loops)
     )
-    assert found[0] == expected[0]
+    assert found[0] == expected[0] or found[0] == pytest.approx(expected[0], rel=1e-12)
     for one, other in zip(found[1], expected[1], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
 
@@ -101,6 +105,25 @@ def test_vector_covariances_equal_plain_ones(root, degree):
         results.append(K)
     np.testing.assert_allclose(*results, rtol=0.0, atol=1e-11)
     assert (results[0][:LANES] == distances[:LANES]).all()
+
+
+@pytest.mark.parametrize("by_distance", [False, True])
+@pytest.mark.parametrize("kind", range(3))
+def test_vector_slopes_equal_plain_ones(kind, by_distance):
+    distances = np.random.default_rng(0).uniform(0.0, 60.0, size=4 * LANES)
+    distances[LANES] = 0.0
+    numbers = (1.7, 0.4, 0.3, 0.2, *((0.0, 0.0) if kind == 2 else (0.5, 0.1)), 2.5, 1.3)
+    results = []
+    for module in (vector_loops, plain_loops):
+        arguments = (
+            distances.copy(), np.zeros(4 * LANES), LANES, 2 * LANES, kind, numbers, by_distance
+        )  # fmt: skip
+        results.append(run(module.covariances_and_slopes, arguments)[1])
+    for found, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+    slopes, covariances = results[0]
+    assert (slopes[:LANES] == distances[:LANES]).all()
+    assert (covariances[:LANES] == 0.0).all()
 
 
 def test_the_installed_numba_was_tried():

@@ -38,11 +38,13 @@ import numpy as np
 from twostagegp.engines.neighbors.compiled.compiling import compiled
 from twostagegp.engines.neighbors.compiled.lanes import DEGREE, FAR, LANES
 from twostagegp.engines.neighbors.compiled.loops import (
+    covariances_and_slopes,
     differences,
     eliminate,
     eliminate_pair,
     exponential_covariances,
     pivot,
+    slope_weights,
     weighted_squares,
 )
 from twostagegp.kernels.catalogue import ExponentialForm
@@ -133,26 +135,21 @@ def covariances(K, start, size, kernel, s):
 
 
 @compiled
-def _slopes(D, M, size, kernel, s):
-    """Multiply M by -p dk/d(r^p), entry by entry."""
-    f, g = kernel.factor, kernel.slope_factor * s
-    if kernel.over_x:
-        for e in range(size):
-            x = math.sqrt(f * D[e])
-            # At distance zero the product with the squared difference vanishes anyway.
-            M[e] *= g * exp_minus(x) / max(x, 1e-100)
-    elif kernel.slope_degree > 0:
-        root, b1, b2 = kernel.root, kernel.b1, kernel.b2
-        for e in range(size):
-            x = math.sqrt(f * D[e]) if root else f * D[e]
-            x = min(x, FAR)
-            M[e] *= g * (1.0 + x * (b1 + x * b2)) * exp_minus(x)
-    elif kernel.root:
-        for e in range(size):
-            M[e] *= g * exp_minus(math.sqrt(f * D[e]))
-    else:
-        for e in range(size):
-            M[e] *= g * exp_minus(f * D[e])
+def _covariances_and_slopes(D, K, kernel, s, by_distance):
+    """Fill K with covariances, and D, the distances, with -p dk/d(r^p), below the diagonal.
+
+    With ``by_distance`` D is multiplied by the distances.
+    """
+    numbers = (
+        kernel.factor, kernel.a1, kernel.a2, kernel.a3, kernel.b1, kernel.b2, s,
+        s * kernel.slope_factor,
+    )  # fmt: skip
+    kind = 2 if kernel.over_x else 1 if kernel.root else 0
+    row = D.shape[1] * LANES
+    for i in range(1, D.shape[0] - 1):
+        covariances_and_slopes(
+            D.reshape(-1), K.reshape(-1), i * row, i * LANES, kind, numbers, by_distance
+        )
 
 
 @compiled
@@ -227,21 +224,9 @@ def _factorise(K, k):
 
 
 @compiled
-def _solve_lanes(X, T, N, missing, any_missing, D, K, keep, kernel, s, mean, variance):
-    """Compute the factor in K, mean and latent variance from gathered neighbours.
-
-    With ``keep`` the distances stay in D; otherwise D is K itself.
-    """
+def _solve_lanes(T, N, missing, any_missing, K, s, mean, variance):
+    """Compute the factor in K, which holds covariances, and mean and latent variance."""
     k = T.shape[0]
-    pair_distances(X, D, kernel.absolute)
-    if keep:
-        # Loops, not slices: Numba spends seconds on compiling the error message of unequal shapes.
-        for i in range(1, k + 1):
-            for j in range(i):
-                for l in range(LANES):
-                    K[i, j, l] = D[i, j, l]
-    for i in range(1, k + 1):
-        covariances(K.reshape(-1), i * K.shape[1] * LANES, i * LANES, kernel, s)
     for i in range(k):
         for l in range(LANES):
             K[i, i, l] = s + N[i, l]
@@ -286,7 +271,10 @@ def predict(Z, t, noise, near, points, kernel, s, mean, variance):
     mu, v = np.empty(LANES), np.empty(LANES)
     for begin in range(0, m, LANES):
         any_missing = gather(Z, t, noise, near, points, begin, X, T, N, missing)
-        _solve_lanes(X, T, N, missing, any_missing, K, K, False, kernel, s, mu, v)
+        pair_distances(X, K, kernel.absolute)
+        for i in range(1, k + 1):
+            covariances(K.reshape(-1), i * K.shape[1] * LANES, i * LANES, kernel, s)
+        _solve_lanes(T, N, missing, any_missing, K, s, mu, v)
         for l in range(min(LANES, m - begin)):
             mean[begin + l] = mu[l]
             # Rounding may go below zero; NaN must stay NaN.
@@ -393,7 +381,9 @@ def evaluate(Z, t, c, q, extra, all_copies, mode, R, batch, near, kernel, s, noi
             for i in range(k):
                 own[l, i] = near[r, i]
         any_missing = gather(Z, t, noises, own, points, 0, X, T, N, missing)
-        _solve_lanes(X, T, N, missing, any_missing, D, K, True, kernel, s, mu, v)
+        pair_distances(X, D, absolute)
+        _covariances_and_slopes(D, K, kernel, s, not ard)
+        _solve_lanes(T, N, missing, any_missing, K, s, mu, v)
         _back_substitute(K, k, k, a)
         _back_substitute(K, k, k + 1, beta)
         for l in range(LANES):
@@ -415,21 +405,20 @@ def evaluate(Z, t, c, q, extra, all_copies, mode, R, batch, near, kernel, s, noi
                 along = a[i, l] * w[i, l]
                 gradient[-2] -= along * N[i, l]
                 gradient[-1] += along * noise / c[max(own[l, i], 0)]
-        # K becomes M = coefficients x P.
+        # K becomes M = coefficients x P; without ARD, D is P times the distances.
+        along = 0.0
+        row = K.shape[1] * LANES
         for i in range(1, k):
-            for j in range(i):
-                for l in range(LANES):
-                    K[i, j, l] = a[i, l] * w[j, l] + a[j, l] * w[i, l]
+            along += slope_weights(
+                D.reshape(-1), K.reshape(-1), i * row, i * LANES, a.reshape(-1), w.reshape(-1),
+                i * LANES,
+            )  # fmt: skip
         for j in range(k):
             for l in range(LANES):
-                K[k, j, l] = F_mu[l] * beta[j, l] - 2.0 * F_v[l] * a[j, l]
-        for i in range(1, k + 1):
-            _slopes(D[i].reshape(-1), K[i].reshape(-1), i * LANES, kernel, s)
+                K[k, j, l] = (F_mu[l] * beta[j, l] - 2.0 * F_v[l] * a[j, l]) * D[k, j, l]
+                along += K[k, j, l]
         if not ard:
-            for i in range(1, k + 1):
-                for j in range(i):
-                    for l in range(LANES):
-                        gradient[0] += K[i, j, l] * D[i, j, l]
+            gradient[0] += along
             continue
         for c_ in range(d):
             for l in range(LANES):

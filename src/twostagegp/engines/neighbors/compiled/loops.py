@@ -17,12 +17,14 @@ __all__ = [
     "TRIED",
     "block_distances",
     "box_distances",
+    "covariances_and_slopes",
     "differences",
     "eliminate",
     "eliminate_pair",
     "exponential_covariances",
     "is_tried",
     "pivot",
+    "slope_weights",
     "weighted_squares",
 ]
 
@@ -59,9 +61,11 @@ else:
 
 block_distances = _loops.block_distances
 box_distances = _loops.box_distances
+covariances_and_slopes = _loops.covariances_and_slopes
 differences = _loops.differences
 eliminate = _loops.eliminate
 eliminate_pair = _loops.eliminate_pair
 exponential_covariances = _loops.exponential_covariances
 pivot = _loops.pivot
+slope_weights = _loops.slope_weights
 weighted_squares = _loops.weighted_squares

@@ -18,11 +18,13 @@ from twostagegp.engines.neighbors.compiled.lanes import BLOCK, DEGREE, FAR, LANE
 __all__ = [
     "block_distances",
     "box_distances",
+    "covariances_and_slopes",
     "differences",
     "eliminate",
     "eliminate_pair",
     "exponential_covariances",
     "pivot",
+    "slope_weights",
     "weighted_squares",
 ]
 
@@ -167,3 +169,38 @@ def exponential_covariances(K, start, size, variant, factor, a1, a2, a3, s):
         x = factor * K[e]
         x = min(math.sqrt(x) if variant > DEGREE else x, FAR)
         K[e] = s * (1.0 + x * (a1 + x * (a2 + x * a3))) * math.exp(-x)
+
+
+@njit(**_OPTIONS)
+def covariances_and_slopes(D, K, start, size, kind, numbers, by_distance):
+    """Fill K with covariances and replace distances D by the kernel's slopes.
+
+    ``numbers`` are f, a1, a2, a3, b1, b2, s and s g of the kernel's
+    :class:`~twostagegp.kernels.catalogue.ExponentialForm`. ``kind`` is 0 for x = f D, 1 for its
+    square root, and 2 for a root whose slope is divided by x. With ``by_distance`` the slopes are
+    multiplied by the distances.
+    """
+    f, a1, a2, a3, b1, b2, s, g = numbers
+    for e in range(start, start + size):
+        x = f * D[e]
+        x = min(math.sqrt(x) if kind > 0 else x, FAR)
+        K[e] = s * (1.0 + x * (a1 + x * (a2 + x * a3))) * math.exp(-x)
+        slope = g * (1.0 + x * (b1 + x * b2)) * math.exp(-x)
+        if kind == 2:
+            slope /= max(x, 1e-100)
+        D[e] = slope * D[e] if by_distance else slope
+
+
+@njit(**_OPTIONS)
+def slope_weights(P, M, place, size, a, w, point):
+    """Set M_ij = P_ij (a_i w_j + a_j w_i) for j < i, and return the sum over j and all lanes.
+
+    ``place`` is the offset of row i of P and M, ``point`` that of a_i and w_i, ``size`` is
+    i x LANES.
+    """
+    total = 0.0
+    for p in range(size):
+        own = point + p % LANES
+        M[place + p] = P[place + p] * (a[own] * w[p] + w[own] * a[p])
+        total += M[place + p]
+    return total

@@ -32,11 +32,13 @@ from twostagegp.engines.neighbors.compiled.lanes import (
 __all__ = [
     "block_distances",
     "box_distances",
+    "covariances_and_slopes",
     "differences",
     "eliminate",
     "eliminate_pair",
     "exponential_covariances",
     "pivot",
+    "slope_weights",
     "weighted_squares",
 ]
 
@@ -396,5 +398,87 @@ def exponential_covariances(typingctx, K, start, size, variant, factor, a1, a2, 
                 builder.branch(end)
         builder.position_at_end(end)
         return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def covariances_and_slopes(typingctx, D, K, start, size, kind, numbers, by_distance):
+    """Fill K with covariances and replace distances D by the kernel's slopes, with one exponential.
+
+    ``numbers`` are f, a1, a2, a3, b1, b2, s and s g of the kernel's
+    :class:`~twostagegp.kernels.catalogue.ExponentialForm`. ``kind`` is 0 for x = f D, 1 for its
+    square root, and 2 for a root whose slope is divided by x. With ``by_distance`` the slopes are
+    multiplied by the distances.
+    """
+    signature = types.void(D, K, _OFFSET, _OFFSET, _OFFSET, numbers, types.boolean)
+
+    def codegen(context, builder, sig, args):
+        w = _Writer(context, builder)
+        distances, covariances = w.data(sig.args[0], args[0]), w.data(sig.args[1], args[1])
+        start, size, kind = args[2:5]
+        f, a1, a2, a3, b1, b2, s, g = (
+            w.spread(value) for value in cgutils.unpack_tuple(builder, args[5])
+        )
+        by_distance = context.cast(builder, args[6], types.boolean, types.boolean)
+        one = w.constant(1.0)
+        end = builder.append_basic_block("slopes.end")
+        cases = builder.switch(kind, end)
+        for number in range(3):
+            block = builder.append_basic_block(f"slopes.{number}")
+            cases.add_case(_INDEX(number), block)
+            builder.position_at_end(block)
+            with w.steps(size) as (p, _):
+                place = builder.add(start, p)
+                distance = w.load(distances, place)
+                x = w.times(distance, f)
+                x = w.smaller(w.call("sqrt", x) if number > 0 else x, FAR)
+                e = w.exp_minus(x)
+                value = w.plus(w.times(w.plus(w.times(a3, x), a2), x), a1)
+                value = w.times(w.plus(w.times(value, x), one), w.times(e, s))
+                w.store(covariances, place, value)
+                slope = w.plus(w.times(w.plus(w.times(b2, x), b1), x), one)
+                slope = w.times(slope, w.times(e, g))
+                if number == 2:
+                    # At distance zero the product with the difference vanishes anyway.
+                    tiny = w.constant(1e-100)
+                    above = builder.fcmp_ordered(">", x, tiny)
+                    slope = builder.fdiv(slope, builder.select(above, x, tiny))
+                factor = builder.select(by_distance, distance, one)
+                w.store(distances, place, w.times(slope, factor))
+            builder.branch(end)
+        builder.position_at_end(end)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def slope_weights(typingctx, P, M, place, size, a, w, point):
+    """Set M_ij = P_ij (a_i w_j + a_j w_i) for j < i, and return the sum over j and all lanes.
+
+    ``place`` is the offset of row i of P and M, ``point`` that of a_i and w_i, ``size`` is
+    i x LANES.
+    """
+    signature = types.float64(P, M, _OFFSET, _OFFSET, a, w, _OFFSET)
+
+    def codegen(context, builder, sig, args):
+        v = _Writer(context, builder)
+        slopes, out = v.data(sig.args[0], args[0]), v.data(sig.args[1], args[1])
+        a, w = v.data(sig.args[4], args[4]), v.data(sig.args[5], args[5])
+        row, size, point = args[2], args[3], args[6]
+        own_a, own_w = v.load(a, point), v.load(w, point)
+        total = v.variable(v.constant(0.0))
+        with v.steps(size) as (p, _):
+            place = builder.add(row, p)
+            both = v.plus(v.times(own_a, v.load(w, p)), v.times(own_w, v.load(a, p)))
+            value = v.times(both, v.load(slopes, place))
+            v.store(out, place, value)
+            builder.store(v.plus(builder.load(total), value), total)
+        lanes = builder.load(total)
+        result = builder.extract_element(lanes, _INDEX(0))
+        for lane in range(1, LANES):
+            result = builder.fadd(result, builder.extract_element(lanes, _INDEX(lane)))
+        return result
 
     return signature, codegen
