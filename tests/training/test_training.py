@@ -261,6 +261,20 @@ def test_improve_stays_within_bounds():
     assert np.abs(bowl.visited).max() <= 0.2
 
 
+def test_improve_keeps_a_parameter_at_the_bound_that_it_is_pushed_against():
+    """The curvature would move the first parameter inwards, which leads uphill."""
+
+    class Corner(Bowl):
+        def __call__(self, x):
+            self.evaluations += 1
+            return -10.0 * x[0] + 0.5 * (x[1] - 1.0) ** 2, np.array([-10.0, x[1] - 1.0, 0.0])
+
+    H = np.array([[1.0, 0.9, 0.0], [0.9, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    fitted = improve(Corner(bound=2.0), np.array([2.0, 1.5, 0.0]), H, evaluations=3)
+    assert fitted.parameters[0] == 2.0
+    assert fitted.parameters[1] == pytest.approx(1.0)
+
+
 def test_with_the_exact_curvature_one_step_suffices():
     problem = Quadratic()
     fitted = improve(problem, np.zeros(2), np.linalg.inv(Quadratic.A), evaluations=9)

@@ -134,7 +134,8 @@ def improve(
     for _ in range(evaluations - 1):
         free = ~((x <= lower) & (gradient > 0.0) | (x >= upper) & (gradient < 0.0))
         downhill = np.where(free, -gradient, 0.0)
-        step = H @ downhill
+        # Parameters at a bound stay there: a step that moved them inwards could lead uphill.
+        step = np.where(free, H @ downhill, 0.0)
         if step @ downhill <= 0.0:
             H = np.eye(len(x))
             step = downhill
@@ -173,7 +174,7 @@ def shifted_optimum(
     _, gradient = problem(x)
     free = ~((x <= lower) & (gradient > 0.0) | (x >= upper) & (gradient < 0.0))
     downhill = np.where(free, -gradient, 0.0)
-    step = inverse_hessian @ downhill
+    step = np.where(free, inverse_hessian @ downhill, 0.0)
     if np.abs(step).max() > longest or step @ downhill < 0.0:
         return improve(problem, start, inverse_hessian, 3, tolerance=1e-4).parameters
     return np.asarray(np.clip(x + step, lower, upper))
