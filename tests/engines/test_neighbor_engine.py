@@ -355,6 +355,41 @@ def test_a_store_keeps_the_indexes_that_were_used_last():
         assert store.index(metrics[i]) is not built[i]
 
 
+def test_rows_whose_neighbours_are_known_are_not_searched_again(monkeypatch):
+    asked = []
+    search = TreeIndex.query
+    monkeypatch.setattr(
+        TreeIndex, "query", lambda self, X, *rest: asked.append(len(X)) or search(self, X, *rest)
+    )
+    rows, metric = make_rows(), Metric((1.0, 0.5), manhattan=False)
+    store, fresh = IndexStore(rows), IndexStore(rows)
+    some, more = torch.tensor([7, 3, 3, 20]), torch.tensor([3, 9, 20, 1])
+    store.near_rows(metric, some, 5)
+    found = store.near_rows(metric, more, 5)
+    assert asked == [3, 2]
+    assert torch.equal(found, fresh.near_rows(metric, more, 5))
+    assert torch.equal(store.near_rows(metric, some, 5), fresh.near_rows(metric, some, 5))
+    assert store.near_rows(metric, more, 4).shape == (4, 4)
+
+
+def test_a_store_keeps_the_neighbours_that_were_used_last(monkeypatch):
+    asked = []
+    search = TreeIndex.query
+    monkeypatch.setattr(
+        TreeIndex, "query", lambda self, X, *rest: asked.append(len(X)) or search(self, X, *rest)
+    )
+    monkeypatch.setattr(IndexStore, "kept_rows", 25)
+    store = IndexStore(make_rows())
+    metrics = [Metric((1.0, 0.1 * i), manhattan=False) for i in range(3)]
+    for i in (0, 1, 2, 1, 0):  # neighbours of two metrics fit into the store
+        store.near_rows(metrics[i], torch.arange(10), 5)
+    assert asked == [10, 10, 10, 10]
+    store.near_rows(metrics[0], torch.arange(40), 5)  # these are kept, and no others
+    store.near_rows(metrics[0], torch.arange(40), 5)
+    store.near_rows(metrics[1], torch.arange(10), 5)
+    assert asked == [10, 10, 10, 10, 30, 10]
+
+
 def test_a_subset_searches_its_own_rows(queries):
     engine = NeighborEngine(make_rows(), n_neighbors=6, noise_floor=1e-3, use_prior=False)
     engine.condition(KERNEL, PARAMETERS).mean(queries)

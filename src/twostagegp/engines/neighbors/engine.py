@@ -48,6 +48,28 @@ class KnownPoints:
         return self.version == points._version
 
 
+@dataclass(frozen=True)
+class KnownRows:
+    """The nearest other rows of some training rows in one metric."""
+
+    metric: Metric
+    k: int
+    #: Row numbers in increasing order, shape (m,), and their neighbours, shape (m, k).
+    index: Tensor
+    near: Tensor
+
+    def places(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the places of rows in ``self.index``, and whether each row is in it."""
+        place = torch.searchsorted(self.index, index).clamp(max=max(len(self.index) - 1, 0))
+        known = self.index[place] == index if len(self.index) else torch.zeros_like(index).bool()
+        return place, known
+
+    def with_rows(self, index: Tensor, near: Tensor) -> KnownRows:
+        """Return these and further rows."""
+        index, order = torch.cat([self.index, index]).sort()
+        return replace(self, index=index, near=torch.cat([self.near, near])[order])
+
+
 class IndexStore:
     """Indexes of the same rows in several metrics, and the results of the last queries.
 
@@ -56,12 +78,16 @@ class IndexStore:
 
     #: Indexes and answers that are kept, for the metrics that were used last.
     kept: ClassVar[int] = 6
+    #: Metrics whose neighbours of training rows are kept, and rows of all of them together; those
+    #: of the last metric are kept in any case.
+    kept_metrics: ClassVar[int] = 16
+    kept_rows: ClassVar[int] = 72_000
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
         self._indexes: dict[Metric, NeighborIndex] = {}
         self._answers: list[tuple[KnownPoints, Metric, int, Tensor]] = []
-        self._last_rows: tuple[Tensor, Metric, int, Tensor] | None = None
+        self._known_rows: tuple[KnownRows, ...] = ()  # last used, last
         self._lock = threading.Lock()
         self._grown: weakref.ref[IndexStore] | None = None
 
@@ -108,17 +134,32 @@ class IndexStore:
     def near_rows(self, metric: Metric, index: Tensor, k: int) -> Tensor:
         """Return the nearest other rows of some rows, without those of their own group.
 
-        The last result is kept: a penalty is tuned by several predictions of the same rows.
+        Rows whose neighbours in this metric are known from earlier calls are not searched again: a
+        penalty is tuned by several predictions of the same rows, and the variance shares the metric
+        and the rows of the mean.
         """
-        last = self._last_rows  # read once: another thread may store its own
-        if last is not None and last[1:3] == (metric, k) and torch.equal(last[0], index):
-            return last[3]
-        groups = self.rows.groups
-        own_group = None if groups is None else groups[index]
-        points = metric.scale(self.rows.X[index])
-        near = self.index(metric).query(points, k, index, own_group)
-        self._last_rows = (index.clone(), metric, k, near)
-        return near
+        every = self._known_rows  # read once: another thread may store its own
+        empty = index.new_zeros(0), index.new_zeros((0, k), dtype=torch.int32)
+        found = next((r for r in every if (r.metric, r.k) == (metric, k)), None)
+        known = found or KnownRows(metric, k, *empty)
+        asked = torch.unique(index)
+        new = asked[~known.places(asked)[1]]
+        if len(new):
+            groups = self.rows.groups
+            own_group = None if groups is None else groups[new]
+            points = metric.scale(self.rows.X[new])
+            near = self.index(metric).query(points, k, new, own_group)
+            known = known.with_rows(new, near)
+        others = [r for r in every if r is not found][1 - self.kept_metrics :]
+        left = self.kept_rows - len(known.index)
+        kept: list[KnownRows] = []
+        for other in reversed(others):
+            left -= len(other.index)
+            if left < 0:
+                break
+            kept.append(other)
+        self._known_rows = (*reversed(kept), known)
+        return known.near[known.places(index)[0]]
 
 
 @dataclass
