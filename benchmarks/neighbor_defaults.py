@@ -53,7 +53,6 @@ from measurements.tables import MISSING, figure, markdown_table
 from twostagegp import TwoStageGPRegressor
 from twostagegp.datasets import RegressionData
 from twostagegp.pipeline.mean.crossfit import boosted_trees
-from twostagegp.pipeline.settings import DEFAULTS
 from twostagegp.training.rounds import Schedule
 
 __all__ = ["MEASUREMENT", "VARIANTS", "Cell", "OfRows", "inner_rows", "measure_variant", "report"]
@@ -74,10 +73,6 @@ class OfRows:
     """A constructor parameter that depends on the number of training rows."""
 
     make: Callable[[int], Any]
-
-
-def _trees_of(n: int) -> Any:
-    return boosted_trees(n > DEFAULTS.sample.one_thread_rows)
 
 
 def _sample(group: str, **changed: Any) -> Variant:
@@ -104,9 +99,10 @@ VARIANTS: Mapping[str, Variant] = {
     "five ridges": _sample("ridges", most_ridges=5),
     # No table has so many rows.
     "without trees": _sample("trees", tree_rows=sys.maxsize),
-    "trees alone": Variant("trees", {"mean": OfRows(_trees_of)}),
+    "trees alone": Variant("trees", {"mean": OfRows(lambda n: boosted_trees())}),
     "31 leaves": _trees(max_leaf_nodes=31),
-    "learning rate 0.1": _trees(learning_rate=0.1),
+    "learning rate 0.05": _trees(learning_rate=0.05, max_iter=1000),
+    "five folds": _sample("trees", crossfit_folds=((20_000, 5), (40_000, 3))),
     "sample of 6000": _sample("held-out rows", rows=6000),
     "variance from 1000": _sample("held-out rows", variance_rows=1000),
     "half the batch rows": _schedule(0.5, "first", "second"),

@@ -122,13 +122,13 @@ class SampleSettings:
     #: Rows of a GP that is trained on a random subsample only.
     subsample_rows: int = 1000
     #: Folds of a cross-fitted regressor, as pairs (largest number of table rows, folds). For larger
-    #: tables one fit without the held-out sample suffices.
-    crossfit_folds: tuple[tuple[int, int], ...] = ((20_000, 5), (40_000, 3))
-    #: Largest share of the table that such a fit may leave out.
+    #: tables one fit without the held-out sample suffices, if the sample is at most this share of
+    #: the table: about as much as one of three folds leaves out.
+    crossfit_folds: tuple[tuple[int, int], ...] = ((20_000, 3),)
     most_held_out: float = 0.35
     #: Up to this many rows a regressor is then fitted to all of them, for predictions.
     regressor_refit_rows: int = 100_000
-    #: Up to this many rows a regressor gets one thread, and the boosted trees take small steps.
+    #: Up to this many rows a regressor gets one thread.
     one_thread_rows: int = 200_000
     #: Fewest rows that boosted trees are fitted to, and (name, value) pairs of their parameters
     #: that replace those of ``pipeline/mean/crossfit.py``.

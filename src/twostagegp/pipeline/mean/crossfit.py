@@ -222,16 +222,13 @@ class RegressorMean:
         return self
 
 
-def boosted_trees(large: bool = False) -> HistGradientBoostingRegressor:
-    """Return the stack's tree ensemble, for targets that jump or depend weakly on many columns.
-
-    For large tables it takes fewer and larger steps, since each step passes over all rows.
-    """
+def boosted_trees() -> HistGradientBoostingRegressor:
+    """Return the stack's tree ensemble, for targets that jump or depend weakly on many columns."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     return HistGradientBoostingRegressor(
-        learning_rate=0.1 if large else 0.05,
-        max_iter=500 if large else 1000,
+        learning_rate=0.1,
+        max_iter=500,
         max_leaf_nodes=63,
         max_features=0.6,
         l2_regularization=5.0,

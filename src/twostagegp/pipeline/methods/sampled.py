@@ -202,8 +202,7 @@ class SampledMethod:
         left = [np.count_nonzero(folds != fold) for fold in np.unique(folds[folds >= 0])]
         if min(left) < self._settings.tree_rows:
             return []
-        large = self.data.n_rows > self._settings.one_thread_rows
-        return [boosted_trees(large).set_params(**dict(self._settings.tree_parameters))]
+        return [boosted_trees().set_params(**dict(self._settings.tree_parameters))]
 
     def stack_folds(self) -> Index:
         held, folds = self.held, self._settings.stack_folds
