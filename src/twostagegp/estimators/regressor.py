@@ -230,11 +230,11 @@ class TwoStageGPRegressor(GPyTorchExports, BaseGPRegressor):
 
     @classmethod
     def quick(cls, **overrides: Any) -> TwoStageGPRegressor:
-        """Return an estimator that does about a tenth of the work, for interactive use.
+        """Return an estimator that does a fraction of the work, for interactive use.
 
         The stack has one kernel, Matérn 5/2, with one lengthscale and with one per column, trained
         for fewer steps; the variance has the same kernel, and the calibration no trees. What it
-        costs in accuracy: docs/defaults.md.
+        saves, and what it costs in accuracy: docs/defaults.md.
 
         Parameters
         ----------
