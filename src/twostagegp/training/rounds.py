@@ -90,21 +90,25 @@ def train_on_batch(
     steps: int,
     R: Tensor | None = None,
 ) -> None:
-    """Improve a candidate on a batch; each round finds neighbours or inducing points again.
+    """Improve a candidate on a batch, in rounds of at most ``steps`` evaluations.
 
-    ``R`` has one entry per row of the batch. A failure is recorded in the candidate.
+    A round finds neighbours or inducing points again if the metric has changed. Training ends early
+    if it has not, and no further step is worthwhile. ``R`` has one entry per row of the batch. A
+    failure is recorded in the candidate.
     """
     begin = time.perf_counter()
     evaluations = 0
+    problem = None
     try:
         for _ in range(rounds):
             start = candidate.parameters
             assert start is not None
-            problem = engine.problem(candidate.kernel, candidate.objective, R, batch, start)
+            if problem is None or problem.is_stale(start):
+                problem = engine.problem(candidate.kernel, candidate.objective, R, batch, start)
             found = descend(problem, start, candidate.inverse_hessian, steps, tolerance=3e-4)
             candidate.record(found)
-            evaluations += problem.evaluations
-            if not problem.is_stale(found.parameters):
+            evaluations += found.evaluations
+            if found.evaluations < steps and not problem.is_stale(found.parameters):
                 break
     except TwoStageGPError as error:
         candidate.failure = str(error)
