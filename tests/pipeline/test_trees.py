@@ -23,7 +23,6 @@ def table(n=400, d=5, seed=0):
 MODELS = {
     "default": lambda: HistGradientBoostingRegressor(max_iter=30),
     "of the stack": boosted_trees,
-    "of large stacks": lambda: boosted_trees(large=True),
     "stumps": lambda: HistGradientBoostingRegressor(max_iter=7, max_depth=1),
     "one deep tree": lambda: HistGradientBoostingRegressor(
         max_iter=1, max_leaf_nodes=None, min_samples_leaf=1
