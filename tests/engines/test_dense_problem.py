@@ -65,6 +65,19 @@ def test_any_number_of_rows(n):
     np.testing.assert_allclose(slope, gradient, atol=1e-9)
 
 
+def test_bytes_left_in_memory_have_no_effect():
+    n = 150
+    rows, kernel = _rows("plain", n), NamedKernel("matern32", 3, ard=True)
+    x = Problem(kernel, rows).start()
+    value, _ = Problem(kernel, rows)(x)
+    signalling = np.full((8, n * n), 0x7FF0000000000001, dtype=np.uint64)
+    for _ in range(8):
+        left = [row.copy() for row in signalling]
+        del left  # the next arrays of this size are likely to be given this memory
+        found, _ = DenseProblem(kernel, rows)(x)  # a warning is an error
+        assert found == pytest.approx(value, rel=1e-10)
+
+
 def test_a_nearly_singular_matrix_gets_the_same_jitter():
     X = torch.linspace(0.0, 1.0, 60, dtype=torch.float64)[:, None]
     one = torch.ones(60, dtype=torch.float64)

@@ -86,7 +86,9 @@ class DenseProblem(Problem):
         assert isinstance(self.kernel, NamedKernel)
         n = len(self.rows)
         self._covariance = InPlaceKernel(self.kernel, np.ascontiguousarray(self.rows.X.numpy()))
-        self._K = np.empty((n, n))
+        # Zeros: the lower triangle is scaled together with the upper one, and stray bytes there may
+        # be signalling NaNs.
+        self._K = np.zeros((n, n))
         self._W = np.zeros((n, n)) if self.objective != "nll" else self._K
         self._t = np.ascontiguousarray(self.rows.t.numpy())
 
