@@ -95,12 +95,12 @@ class SquaredDistances:
     def write(self, rows: slice, out: Array) -> None:
         """Write the squared distances of some rows to themselves and all later rows."""
         np.matmul(self._left[rows], self._right[:, rows.start :], out=out)
-        diagonal = np.arange(len(out))
-        out[diagonal, diagonal] = np.inf
+        diagonal = np.einsum("ii->i", out[:, : len(out)])
+        diagonal[...] = np.inf
         if not out.min(initial=np.inf) > self._near:
             i, j = np.nonzero(~(out > self._near))
             out[i, j] = np.square(self.Z[rows][i] - self.Z[rows.start :][j]).sum(1)
-        out[diagonal, diagonal] = 0.0
+        diagonal[...] = 0.0
 
 
 def _column_by_column(Z: Tensor, Z2: Tensor) -> bool:

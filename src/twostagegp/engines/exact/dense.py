@@ -104,7 +104,7 @@ class DenseProblem(Problem):
         # These need A, which W may replace.
         trace = self._trace(terms.slope, f)
         W = self._slope(terms.slope, f)
-        diagonal = W.diagonal()
+        diagonal = W.diagonal().copy()  # the kernel overwrites W
         gradient = np.empty(len(parameters))
         gradient[: self.kernel.lengthscale_slots] = self._covariance.gradient(W)
         gradient[-2] = trace - float(diagonal @ (on_diagonal + jitter))
