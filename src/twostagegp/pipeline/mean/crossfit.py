@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from twostagegp.data.appending import AppendedRows
 
+from twostagegp.pipeline.mean.tree_tensors import TreeTensors
 from twostagegp.pipeline.mean.trees import FEW_ROWS, FlatTrees
 from twostagegp.runtime.prediction_checks import predict_with
 
@@ -200,6 +201,18 @@ class RegressorMean:
 
     def predict(self, X: Tensor) -> Tensor:
         """Return the prediction at standardised inputs, shape (n,)."""
+        if X.device.type != "cpu":
+            return self.predict_on_device(X)
+        return torch.as_tensor(self.predict_array(X.numpy())).to(X)
+
+    def predict_on_device(self, X: Tensor) -> Tensor:
+        """Return the same as :meth:`predict`, with boosted trees as tensors on the device of X.
+
+        Other regressors, and rows with NaN, are left to scikit-learn on the CPU.
+        """
+        trees = self._trees_on(X.device)
+        if trees is not None and trees.takes(X):
+            return trees.predict(X).to(X)
         return torch.as_tensor(self.predict_array(X.cpu().numpy())).to(X)
 
     def predict_array(self, X: NDArray[Any]) -> Array:
@@ -214,8 +227,19 @@ class RegressorMean:
         """The trees of the model for few rows; None if it has none. Files do not contain them."""
         return FlatTrees.of(self.model)
 
+    @cached_property
+    def _tree_tensors(self) -> dict[torch.device, TreeTensors]:
+        """The trees on each device that has been asked for them. Files do not contain them."""
+        return {}
+
+    def _trees_on(self, device: torch.device) -> TreeTensors | None:
+        if self._trees is not None and device not in self._tree_tensors:
+            self._tree_tensors[device] = TreeTensors.of(self._trees, device)
+        return self._tree_tensors.get(device)
+
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_trees"}
+        caches = ("_trees", "_tree_tensors")
+        return {name: value for name, value in self.__dict__.items() if name not in caches}
 
     def extended(self, appended: AppendedRows, keep_factors: bool) -> RegressorMean:
         """Return this model: regressors are not fitted again."""
