@@ -97,7 +97,7 @@ class TwoStageFit:
         mean, disagreement = self.mean.predict_with_disagreement(X)
         latent = self.variance.latent(X)
         sigma2 = latent + self.variance.noise
-        situation = Situation(_numpy(X), _numpy(mean), _numpy(sigma2), _numpy(disagreement))
+        situation = Situation(_numbers(X), _numbers(mean), _numbers(sigma2), _numbers(disagreement))
         factors = self.calibration.local.factor(situation)
         return mean, latent, torch.as_tensor(factors).to(latent)
 
@@ -136,5 +136,7 @@ class TwoStageFit:
         return share
 
 
-def _numpy(values: Tensor) -> Array:
-    return values.double().cpu().numpy()
+def _numbers(values: Tensor) -> Array | Tensor:
+    """Return float64 numbers for the local scale: an array on a CPU, a tensor on a GPU."""
+    values = values.double()
+    return values.numpy() if values.device.type == "cpu" else values

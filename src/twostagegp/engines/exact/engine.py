@@ -227,6 +227,13 @@ class ExactPosterior:
     def drop_factor(self) -> None:
         self._factor = None
 
+    def to(self, device: torch.device) -> ExactPosterior:
+        """Return the posterior on another device."""
+        posterior = copy(self)
+        posterior.rows, posterior.alpha = self.rows.to(device), self.alpha.to(device)
+        posterior._factor = None if self._factor is None else self._factor.to(device)
+        return posterior
+
     def extended(self, rows: Rows, changed: Tensor) -> ExactPosterior:
         """Return the posterior on more rows at the same hyperparameters.
 

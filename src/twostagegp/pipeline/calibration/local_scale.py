@@ -31,6 +31,9 @@ rows it cannot be known that this share is below 1/n.
 
 Where the variance of part 2 is larger than at every held-out row, the data contain no information
 about the scale; there a smaller g rises towards :math:`\bar z^2`.
+
+Predictions take NumPy arrays, or tensors on any device, and return what they were given: the same
+formulas serve a CPU, where NumPy is faster for a single row, and a GPU, which no number leaves.
 """
 
 from __future__ import annotations
@@ -40,13 +43,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
+from torch import Tensor
 
 from twostagegp.data.rows import Rows
 from twostagegp.engines.exact.engine import ExactEngine, ExactPosterior
@@ -67,6 +71,8 @@ __all__ = [
 ]
 
 Array = NDArray[np.float64]
+#: Numbers of a prediction: an array, or a float64 tensor on any device.
+Numbers = Any
 
 _LOG = logging.getLogger("twostagegp")
 _CPU = torch.device("cpu")
@@ -81,38 +87,44 @@ TINY = 1e-6
 FARTHEST = 4.0
 
 
+def _functions_for(values: Numbers) -> Any:
+    """Return the module with functions of such numbers: torch or NumPy."""
+    return torch if isinstance(values, Tensor) else np
+
+
 @dataclass(frozen=True)
 class Situation:
     r"""Features of rows that do not depend on their targets: :math:`\phi` of the module's formula.
 
     Attributes
     ----------
-    X : array of shape (n, d)
+    X : array or Tensor of shape (n, d)
         Standardised inputs.
-    mean, variance, disagreement : arrays of shape (n,)
+    mean, variance, disagreement : arrays or Tensors of shape (n,)
         Prediction, variance of part 2 with noise, and standard deviation over the stack's members.
     uses_mean : bool
         Whether the mean and the disagreement are among the features.
     """
 
-    X: Array
-    mean: Array
-    variance: Array
-    disagreement: Array
+    X: Numbers
+    mean: Numbers
+    variance: Numbers
+    disagreement: Numbers
     uses_mean: bool = True
 
     @cached_property
-    def log_variance(self) -> Array:
+    def log_variance(self) -> Numbers:
         """Logarithm of the variance of part 2."""
-        return np.log(np.maximum(self.variance, TINY**2))
+        return _functions_for(self.variance).log(self.variance.clip(TINY**2))
 
     @cached_property
-    def derived(self) -> Array:
+    def derived(self) -> Numbers:
         """All features but the inputs, shape (n, 3), or (n, 1) without mean and disagreement."""
         if not self.uses_mean:
             return self.log_variance[:, None]
-        disagreement = np.log(np.maximum(self.disagreement, TINY))
-        return np.column_stack([self.mean, self.log_variance, disagreement])
+        functions = _functions_for(self.disagreement)
+        disagreement = functions.log(self.disagreement.clip(TINY))
+        return functions.column_stack([self.mean, self.log_variance, disagreement])
 
     def take(self, index: NDArray[np.int64]) -> Situation:
         """Return the features of some of the rows."""
@@ -225,8 +237,8 @@ class Member(Protocol):
     label: str
     heldout: Array
 
-    def predict(self, situation: Situation) -> Array:
-        """Return the log scale of new rows, shape (n,)."""
+    def predict(self, situation: Situation) -> Numbers:
+        """Return the log scale of new rows, shape (n,), as numbers of the situation's kind."""
 
 
 class ScaleRidge:
@@ -318,17 +330,39 @@ class ScaleRidge:
         """Mean and standard deviation of the log z-squares."""
         return self._t_mean, self._t_spread
 
-    def _scaled(self, F: Array) -> Array:
-        Z = (F - self._centre) / self._spread
+    def _scaled(self, F: Numbers) -> Numbers:
+        centre: Numbers = self._centre
+        spread: Numbers = self._spread
+        if isinstance(F, Tensor):
+            centre, spread = F.new_tensor(centre), F.new_tensor(spread)
+        Z = (F - centre) / spread
         if self.on_inputs:
             return Z
         # A column that was constant in training is not used, even if it varies in new rows.
-        return np.where(self._spread > TINY, np.clip(Z, -FARTHEST, FARTHEST), 0.0)
+        return _functions_for(F).where(spread > TINY, Z.clip(-FARTHEST, FARTHEST), 0.0)
 
-    def predict(self, situation: Situation) -> Array:
-        F = situation.X if self.on_inputs else situation.derived
-        mean = self.posterior.mean(torch.as_tensor(self._scaled(F), dtype=torch.float64)).numpy()
+    def predict(self, situation: Situation) -> Numbers:
+        Z = self._scaled(situation.X if self.on_inputs else situation.derived)
+        if isinstance(Z, Tensor):
+            mean: Numbers = self._posterior_on(Z.device).mean(Z)
+        else:
+            mean = self.posterior.mean(torch.as_tensor(Z, dtype=torch.float64)).numpy()
         return self._t_mean + self._t_spread * mean
+
+    @cached_property
+    def _posteriors(self) -> dict[torch.device, ExactPosterior]:
+        """Copies of the posterior on other devices; pickles and files do not contain them."""
+        return {}
+
+    def _posterior_on(self, device: torch.device) -> ExactPosterior:
+        if device == self.posterior.rows.X.device:
+            return self.posterior
+        if device not in self._posteriors:
+            self._posteriors[device] = self.posterior.to(device)
+        return self._posteriors[device]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_posteriors"}
 
 
 def _plain_rows(X: Array, t: Array, groups: NDArray[np.int64] | None) -> Rows:
@@ -380,11 +414,14 @@ class ScaleTrees:
         self.heldout = t - self.model.heldout_residuals
 
     @staticmethod
-    def _columns(situation: Situation) -> Array:
-        return np.column_stack([situation.X, situation.derived])
+    def _columns(situation: Situation) -> Numbers:
+        return _functions_for(situation.X).column_stack([situation.X, situation.derived])
 
-    def predict(self, situation: Situation) -> Array:
-        return self.model.predict_array(self._columns(situation))
+    def predict(self, situation: Situation) -> Numbers:
+        columns = self._columns(situation)
+        if isinstance(columns, Tensor):
+            return self.model.predict_on_device(columns)
+        return self.model.predict_array(columns)
 
 
 @dataclass(frozen=True)
@@ -399,9 +436,10 @@ class Combination:
         """Return the combination whose g is ``factor`` times the g of this one."""
         return Combination(self.a, factor * self.b, self.c + math.log(factor))
 
-    def factor(self, S: Array) -> Array:
-        """Return g at predicted log scales S of shape (n, J)."""
-        return np.exp(np.clip(S @ self.a + self.c, -40.0, 40.0)) + self.b
+    def factor(self, S: Numbers) -> Numbers:
+        """Return g at predicted log scales S of shape (n, J), an array or a tensor like S."""
+        a = S.new_tensor(self.a) if isinstance(S, Tensor) else self.a
+        return _functions_for(S).exp((S @ a + self.c).clip(-40.0, 40.0)) + self.b
 
 
 def combine(
@@ -508,15 +546,16 @@ class LocalScale:
         parts = zip(self.combination.a, self.members, strict=True)
         return " + ".join(f"{a:.2f} {member.label}" for a, member in parts) or "none"
 
-    def factor(self, situation: Situation) -> Array:
-        """Return g at new rows, shape (n,)."""
-        n = len(situation.mean)
+    def factor(self, situation: Situation) -> Numbers:
+        """Return g at new rows, shape (n,), an array or a tensor like those of the situation."""
+        functions = _functions_for(situation.X)
         situation = replace(situation, uses_mean=self.uses_mean)
         columns = [member.predict(situation) for member in self.members]
-        S = np.column_stack(columns) if columns else np.zeros((n, 0))
+        no_columns = situation.X[:, :0]
+        S = functions.column_stack([no_columns, *columns])
         g = self.combination.factor(S)
-        beyond = -np.expm1(-np.maximum(situation.log_variance - self.largest, 0.0))
-        return g + beyond * np.maximum(self.overall - g, 0.0)
+        beyond = -functions.expm1(-(situation.log_variance - self.largest).clip(0.0))
+        return g + beyond * (self.overall - g).clip(0.0)
 
 
 def fit_local_scale(
