@@ -344,7 +344,7 @@ class ScaleRidge:
     def predict(self, situation: Situation) -> Numbers:
         Z = self._scaled(situation.X if self.on_inputs else situation.derived)
         if isinstance(Z, Tensor):
-            mean: Numbers = self._posterior_on(Z.device).mean(Z)
+            mean: Numbers = self.posterior_on(Z.device).mean(Z)
         else:
             mean = self.posterior.mean(torch.as_tensor(Z, dtype=torch.float64)).numpy()
         return self._t_mean + self._t_spread * mean
@@ -354,7 +354,8 @@ class ScaleRidge:
         """Copies of the posterior on other devices; pickles and files do not contain them."""
         return {}
 
-    def _posterior_on(self, device: torch.device) -> ExactPosterior:
+    def posterior_on(self, device: torch.device) -> ExactPosterior:
+        """Return the posterior on a device; it is moved there at the first call."""
         if device == self.posterior.rows.X.device:
             return self.posterior
         if device not in self._posteriors:
