@@ -1,5 +1,7 @@
 """The same results on a GPU as on the CPU; run with ``pytest -m gpu`` on a machine with a GPU."""
 
+import pickle
+
 import gpytorch
 import numpy as np
 import pytest
@@ -20,6 +22,8 @@ from twostagegp.engines.neighbors.engine import NeighborEngine
 from twostagegp.engines.neighbors.index import BoxIndex, BruteIndex, TreeIndex
 from twostagegp.foundation import TextEncoder
 from twostagegp.kernels import KERNELS, NamedKernel, WrappedKernel
+from twostagegp.pipeline.calibration.local_scale import ScaleTrees, Situation
+from twostagegp.pipeline.mean.crossfit import RegressorMean, boosted_trees
 from twostagegp.training.batched import fit_batch
 
 pytestmark = [
@@ -264,3 +268,97 @@ def test_models_on_a_gpu_can_be_updated_saved_and_exported(tmp_path):
     np.testing.assert_allclose(mean, before[0], rtol=1e-6, atol=1e-8)
     model.update(X[150:], y[150:])
     assert np.abs(model.predict(X) - y).mean() < np.abs(before[0] - y).mean() + 0.02
+
+
+def local_model(device, dtype="float64"):
+    """A model whose local scale has ridges and trees."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 3))
+    noise = np.where(X[:, 0] > 0.0, 0.6, 0.05) * np.exp(0.5 * X[:, 1])
+    y = np.sin(2.0 * X[:, 0]) + X[:, 1] * X[:, 2] + noise * rng.normal(size=600)
+    options = {"mean": "matern12", "variance": "matern12", "ard": False, "random_state": 0}
+    return TwoStageGPRegressor(method="exact", device=device, dtype=dtype, **options).fit(X, y)
+
+
+def new_rows(n=1000):
+    return np.random.default_rng(1).normal(size=(n, 3))
+
+
+def parts_of(model):
+    """The fit, and new rows as it expects them."""
+    (target,) = model.fitted_.targets
+    return target.fit, target.standardized(new_rows())
+
+
+def situation(fit, Z):
+    """The features of the local scale at new rows, on their device."""
+    mean, disagreement = fit.mean.predict_with_disagreement(Z)
+    given = (Z, mean, fit.variance.latent(Z) + fit.variance.noise, disagreement)
+    return Situation(*(values.double() for values in given))
+
+
+def test_calibrated_predictions_are_those_of_the_same_model_on_the_cpu(tmp_path):
+    on_gpu = local_model("cuda")
+    on_gpu.save(tmp_path / "model")
+    on_cpu = load(tmp_path / "model", device="cpu")
+    X = new_rows()
+    for name in ("return_std", "return_latent_std"):
+        found, expected = (model.predict(X, **{name: True}) for model in (on_gpu, on_cpu))
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+    found, expected = (model.predict_interval(X, 0.9) for model in (on_gpu, on_cpu))
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_local_scale_has_the_factors_of_the_cpu(dtype):
+    fit, Z = parts_of(local_model("cuda", dtype))
+    local, where = fit.calibration.local, situation(fit, Z)
+    parts = (where.X, where.mean, where.variance, where.disagreement)
+    on_cpu = Situation(*(part.cpu().numpy() for part in parts))
+    found = local.factor(where)
+    assert found.device.type == "cuda"
+    np.testing.assert_allclose(found.cpu(), local.factor(on_cpu), rtol=1e-10)
+    scaled = (found.to(Z) * fit.variance.latent(Z)).cpu()
+    loose = 1e-10 if dtype == "float64" else 1e-4
+    torch.testing.assert_close(fit.moments(Z)[1].cpu(), scaled, rtol=loose, atol=loose)
+    for member in local.members:
+        np.testing.assert_allclose(
+            member.predict(where).cpu(), member.predict(on_cpu), rtol=1e-10, atol=1e-10
+        )
+
+
+def test_no_number_of_the_local_scale_leaves_the_gpu(monkeypatch):
+    fit, Z = parts_of(local_model("cuda"))
+    local, where = fit.calibration.local, situation(fit, Z)
+    assert any(isinstance(member, ScaleTrees) for member in local.members)
+    expected = local.factor(where)  # moves ridges and trees to the GPU
+
+    def forbidden(tensor, *args, **options):
+        raise AssertionError("a tensor was copied to the CPU")
+
+    for name in ("cpu", "numpy", "tolist"):
+        monkeypatch.setattr(torch.Tensor, name, forbidden)
+    found = local.factor(where)
+    monkeypatch.undo()
+    assert torch.equal(found, expected)
+
+
+def test_boosted_trees_have_the_numbers_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 4))
+    y = np.sin(2.0 * X[:, 0]) + X[:, 1] * X[:, 2]
+    mean = RegressorMean(boosted_trees(), X, y, np.ones(3000), np.arange(3000) % 2, 0)
+    for rows in (X, X[:1]):
+        found = mean.predict(torch.as_tensor(rows, device="cuda"))
+        assert found.device.type == "cuda"
+        np.testing.assert_allclose(found.cpu(), mean.model.predict(rows), rtol=1e-12, atol=1e-12)
+    X[5, 2] = np.nan
+    found = mean.predict(torch.as_tensor(X, device="cuda")).cpu()
+    np.testing.assert_array_equal(found, mean.model.predict(X))
+
+
+def test_a_model_that_has_predicted_on_a_gpu_is_pickled_without_copies():
+    fit, Z = parts_of(local_model("cuda"))
+    size = len(pickle.dumps(fit.calibration))
+    fit.moments(Z)
+    assert len(pickle.dumps(fit.calibration)) == size

@@ -343,11 +343,9 @@ class ScaleRidge:
 
     def predict(self, situation: Situation) -> Numbers:
         Z = self._scaled(situation.X if self.on_inputs else situation.derived)
-        if isinstance(Z, Tensor):
-            mean: Numbers = self.posterior_on(Z.device).mean(Z)
-        else:
-            mean = self.posterior.mean(torch.as_tensor(Z, dtype=torch.float64)).numpy()
-        return self._t_mean + self._t_spread * mean
+        queries = torch.as_tensor(Z, dtype=torch.float64)
+        mean: Numbers = self.posterior_on(queries.device).mean(queries)
+        return self._t_mean + self._t_spread * (mean if isinstance(Z, Tensor) else mean.numpy())
 
     @cached_property
     def _posteriors(self) -> dict[torch.device, ExactPosterior]:
