@@ -184,6 +184,17 @@ def test_the_mean_can_be_predicted_after_dropping_the_factor(data, posterior):
         posterior.variance(data.queries)
 
 
+def test_another_device_changes_nothing(data, posterior):
+    moved = posterior.to(torch.device("cpu"))
+    assert torch.equal(moved.mean(data.queries), posterior.mean(data.queries))
+    assert torch.equal(moved.variance(data.queries), posterior.variance(data.queries))
+    posterior.drop_factor()
+    assert torch.equal(
+        posterior.to(torch.device("cpu")).mean(data.queries), moved.mean(data.queries)
+    )
+    assert posterior.to(torch.device("meta")).mean(data.queries.to("meta")).device.type == "meta"
+
+
 # --- the engine ----------------------------------------------------------------------------------
 
 
