@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from twostagegp import datasets
 
-__all__ = ["GENERATED", "REAL_TABLES", "TABLES", "Draw", "draw", "load", "n_rows"]
+__all__ = ["GENERATED", "REAL_TABLES", "TABLES", "Draw", "draw", "load", "n_rows", "take"]
 
 Array = NDArray[np.float64]
 
@@ -97,10 +97,11 @@ def draw(name: str, rows: int, number: int, test_rows: int = 1000) -> Draw:
     seed = [number, rows, zlib.crc32(name.encode())]
     order = np.random.default_rng(seed).permutation(len(y))
     train, test = order[:rows], order[rows : rows + test_rows]
-    return Draw(_rows(X, train), y[train], _rows(X, test), y[test])
+    return Draw(take(X, train), y[train], take(X, test), y[test])
 
 
-def _rows(X: Any, index: NDArray[np.intp]) -> Any:
+def take(X: Any, index: NDArray[np.intp]) -> Any:
+    """Return some rows of an array or a data frame."""
     return X.iloc[index].reset_index(drop=True) if hasattr(X, "iloc") else X[index]
 
 

@@ -33,6 +33,7 @@ MODULES = (
     "benchmarks.calibration_defaults",
     "benchmarks.calibration_gpnn",
     "benchmarks.calibration_shift",
+    "benchmarks.classifier_presets",
     "benchmarks.classifier_scale",
     "benchmarks.cli_stream",
     "benchmarks.dask_scale",

@@ -545,7 +545,7 @@ def test_held_out_rows_of_a_large_table_are_a_sample():
     groups = np.arange(90) // 2
     options = {**QUICK, "alpha_eps": "auto", "method": "neighbors", "n_neighbors": 30}
     options |= with_settings(sample_rows=40, choice_rows=30)
-    model = TwoStageGPClassifier(**options).fit(X, y, groups=groups)
+    model = TwoStageGPClassifier(stages=2, **options).fit(X, y, groups=groups)
     assert len(model.mean_.heldout) == 40
     assert model.score(X, y) > 0.7
 

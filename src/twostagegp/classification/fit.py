@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from twostagegp.classification.calibration import LatentScale, choose_scale
+from twostagegp.classification.calibration import LatentScale, choose_scale, losses_of
 from twostagegp.classification.dirichlet import Dirichlet
 from twostagegp.classification.latents import Latents
 from twostagegp.classification.mean import ClassMean, fit_class_mean
+from twostagegp.classification.pool import row_losses
 from twostagegp.classification.ridges import GPMember, kernel_choices
 from twostagegp.classification.table import ClassTable
 from twostagegp.classification.variance import (
@@ -26,7 +28,7 @@ from twostagegp.classification.variance import (
 )
 from twostagegp.classification.views import View
 from twostagegp.engines.problem import ObjectiveName
-from twostagegp.kernels import Kernel, is_flexible
+from twostagegp.kernels import Kernel, Vector, is_flexible
 from twostagegp.pipeline.mean.crossfit import assign_folds
 from twostagegp.pipeline.settings import ClassSettings
 from twostagegp.training.schedule import Training
@@ -43,7 +45,7 @@ _LOG = logging.getLogger("twostagegp")
 class ClassOptions:
     """The options of a fit, one field per constructor parameter of the estimator."""
 
-    stages: int
+    stages: int | str
     alpha_eps: float | str
     latent_scale: float | str
     smoothing: float
@@ -106,22 +108,97 @@ def fit_classes(table: ClassTable, options: ClassOptions, seed: int) -> ClassFit
     sample = np.arange(len(table))
     if options.method == "neighbors":
         sample = _heldout_rows(len(table), options.settings.sample_rows, rng)
-    seconds: dict[str, float] = {}
     begin = time.perf_counter()
-    mean = None
-    if options.stages == 2:
-        further = [_single_stage(table, options, sample, rng)] if options.mean == "stack" else []
-        mean = fit_class_mean(table, options, sample, further, seed)
-        seconds["mean"] = time.perf_counter() - begin
-        _LOG.info("mean is %s; now the variance", mean.label)
+    single = mean = None
+    if options.stages == 1 or options.mean == "stack":
+        single = _single_stage(table, options, sample, rng)
+    if options.stages != 1:
+        mean = _mean(table, options, sample, single, seed)
+    if mean is None:
+        assert single is not None
+        return _fit_of_one_stage(table, options, single, sample, begin, rng)
+    seconds = {"mean": time.perf_counter() - begin}
+    _LOG.info("mean is %s; now the variance", mean.label)
     begin = time.perf_counter()
     trained, tried = _choose_dirichlet(table, options, mean, sample, rng)
     latents = condition(table, trained, options.method, options.n_neighbors)
     seconds["variance"] = time.perf_counter() - begin
     begin = time.perf_counter()
-    scale = _scale(table, trained, latents, mean, options, sample, rng)
+    heldout = mean.heldout, latents.heldout(sample)[1]
+    scale = _scale(table, options, heldout, sample, rng)
     seconds["calibration"] = time.perf_counter() - begin
     return ClassFit(table, mean, trained, latents, scale, seconds, tried)
+
+
+@dataclass(frozen=True)
+class _SingleStage:
+    """A Gaussian process whose mean and variance are both used.
+
+    ``heldout`` are its held-out means and variances, each of shape (h, K).
+    """
+
+    trained: TrainedKernel
+    tried: dict[float, float]
+    latents: Latents
+    heldout: tuple[Array, Array]
+
+    def member(self) -> GPMember:
+        """Return its mean as a member of a stack."""
+        label = f"{self.trained.kernel.label} GP ({self.trained.view.name})"
+        return GPMember(label, self.latents, self.heldout[0])
+
+
+def _mean(
+    table: ClassTable,
+    options: ClassOptions,
+    sample: Index,
+    single: _SingleStage | None,
+    seed: int,
+) -> ClassMean | None:
+    """Return part 1; None if ``stages="auto"`` and the single stage is as good.
+
+    Two stages take about three times as long as one. They are fitted if their first members lower
+    the held-out log loss by more than its standard error.
+    """
+    if single is None:
+        return fit_class_mean(table, options, sample, [], seed)
+    if options.stages == 2:
+        single.latents.drop_variance()
+        return fit_class_mean(table, options, sample, [single.member()], seed)
+    # A generator of its own: the choice does not change the fit that is chosen.
+    rng = np.random.default_rng(seed)
+    scale = _scale(table, replace(options, latent_scale="auto"), single.heldout, sample, rng)
+    codes, weight = table.codes[sample], table.c[sample]
+    labels = np.arange(len(sample)) if table.groups is None else table.groups[sample]
+    losses = losses_of(scale, *single.heldout, codes)
+
+    def lower(heldout: Array) -> bool:
+        gain = losses - row_losses(heldout, codes)
+        share = weight / weight.sum()
+        by_group = np.bincount(labels, weights=share * (gain - share @ gain))
+        least = options.settings.stage_errors * math.sqrt(float(by_group @ by_group))
+        return bool(share @ gain > least)
+
+    mean = fit_class_mean(table, options, sample, [single.member()], seed, lower)
+    if mean is not None:
+        single.latents.drop_variance()
+    return mean
+
+
+def _fit_of_one_stage(
+    table: ClassTable,
+    options: ClassOptions,
+    single: _SingleStage,
+    sample: Index,
+    begin: float,
+    rng: np.random.Generator,
+) -> ClassFit:
+    """Return the single stage with its calibration."""
+    seconds = {"variance": time.perf_counter() - begin}
+    begin = time.perf_counter()
+    scale = _scale(table, options, single.heldout, sample, rng)
+    seconds["calibration"] = time.perf_counter() - begin
+    return ClassFit(table, None, single.trained, single.latents, scale, seconds, single.tried)
 
 
 def _heldout_rows(m: int, most: int, rng: np.random.Generator) -> Index:
@@ -131,13 +208,13 @@ def _heldout_rows(m: int, most: int, rng: np.random.Generator) -> Index:
 
 def _single_stage(
     table: ClassTable, options: ClassOptions, sample: Index, rng: np.random.Generator
-) -> GPMember:
-    """Return the mean of the single-stage Gaussian process, as a member of the stack."""
-    trained, _ = _choose_dirichlet(table, replace(options, stages=1), None, sample, rng)
+) -> _SingleStage:
+    """Return the single stage, with held-out predictions."""
+    options = replace(options, stages=1)
+    trained, tried = _choose_dirichlet(table, options, None, sample, rng)
     latents = condition(table, trained, options.method, options.n_neighbors)
-    heldout = _heldout(table, trained, latents, options, sample, rng)[0]
-    latents.drop_variance()
-    return GPMember(f"{trained.kernel.label} GP ({trained.view.name})", latents, heldout)
+    heldout = _heldout(table, trained, latents, options, sample, rng)
+    return _SingleStage(trained, tried, latents, heldout)
 
 
 def _heldout(
@@ -163,9 +240,9 @@ def _variance_choices(
 ) -> list[tuple[View, Kernel]]:
     """Return the kernels of part 2, each with its view.
 
-    With two stages they are isotropic and have the view of the mean.
+    With a mean they are isotropic and have its view.
     """
-    kernels = options.variance if options.stages == 2 else options.kernels
+    kernels = options.kernels if mean is None else options.variance
     if isinstance(kernels, str) and kernels == "search":
         kernels = options.kernels
     elif not isinstance(kernels, list | tuple):
@@ -194,6 +271,7 @@ def _train(
     alpha_eps: float,
     choices: list[tuple[View, Kernel]],
     rng: np.random.Generator,
+    start: Vector | None = None,
 ) -> TrainedKernel:
     dirichlet = Dirichlet(alpha_eps, table.n_classes, options.smoothing)
     residuals = None
@@ -214,6 +292,7 @@ def _train(
         options.noise_floor,
         options.settings,
         rng,
+        start,
     )
 
 
@@ -235,9 +314,11 @@ def _choose_dirichlet(
     some = np.sort(rng.permutation(len(sample))[: options.settings.choice_rows])
     part = table.subset(sample[some])
     found: dict[float, tuple[float, TrainedKernel]] = {}
+    start = None
     for alpha_eps in options.settings.alphas:
-        trained = _train(table, options, mean, sample, alpha_eps, choices, rng)
-        choices = [(trained.view, trained.kernel)]  # the kernel is chosen at the first value only
+        trained = _train(table, options, mean, sample, alpha_eps, choices, rng, start)
+        # The kernel is chosen at the first value only, and its training continues at the next one.
+        choices, start = [(trained.view, trained.kernel)], trained.parameters
         means, variances = condition(part, trained).heldout(np.arange(len(part)))
         if mean is not None:
             means = mean.heldout[some]
@@ -251,21 +332,15 @@ def _choose_dirichlet(
 
 def _scale(
     table: ClassTable,
-    trained: TrainedKernel,
-    latents: Latents,
-    mean: ClassMean | None,
     options: ClassOptions,
+    heldout: tuple[Array, Array],
     sample: Index,
     rng: np.random.Generator,
 ) -> LatentScale:
-    K = table.n_classes
+    """Return part 3 for held-out means and variances of the rows ``sample``."""
     if not isinstance(options.latent_scale, str):
         tau = float(options.latent_scale)
-        return LatentScale(tau, np.zeros(K), tau**2)
-    if mean is None:
-        means, variances = _heldout(table, trained, latents, options, sample, rng)
-    else:
-        means, variances = mean.heldout, latents.heldout(sample)[1]
+        return LatentScale(tau, np.zeros(table.n_classes), tau**2)
     groups = None if table.groups is None else table.groups[sample]
     codes, weight = table.codes[sample], table.c[sample]
-    return choose_scale(means, variances, codes, weight, groups, options.settings, rng)
+    return choose_scale(*heldout, codes, weight, groups, options.settings, rng)

@@ -9,7 +9,7 @@ transform. :mod:`twostagegp.classification.pool` chooses their weights.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 
 from twostagegp.classification.classifiers import CrossFitted, logistic_member
 from twostagegp.classification.pool import Pool, fit_pool
-from twostagegp.classification.ridges import Tried, kernel_choices, ridge_member, search_ridges
+from twostagegp.classification.ridges import (
+    Ridge,
+    Tried,
+    kernel_choices,
+    ridge_member,
+    search_ridges,
+)
 from twostagegp.classification.table import ClassTable
 from twostagegp.classification.views import View
 from twostagegp.pipeline.mean.crossfit import assign_folds
@@ -85,8 +91,9 @@ def fit_class_mean(
     sample: Index,
     further: Sequence[Member],
     seed: int,
-) -> ClassMean:
-    """Fit the members and pool them.
+    worthwhile: Callable[[Array], bool] = lambda heldout: True,
+) -> ClassMean | None:
+    """Fit the members and pool them; None if the first of them show that it is not worthwhile.
 
     Parameters
     ----------
@@ -94,6 +101,9 @@ def fit_class_mean(
         Distinct rows that are held out.
     further : sequence of Member
         Fitted models that join the stack.
+    worthwhile : callable
+        Takes the pooled held-out latents, shape (h, K), of ``further``, the best ridge and the
+        classifiers, and returns whether to go on.
     """
     rng, settings, mean = np.random.default_rng(seed), options.settings, options.mean
     wanted = list(mean) if isinstance(mean, list | tuple) else [mean]
@@ -103,9 +113,20 @@ def fit_class_mean(
     folds = assign_folds(len(table), settings.folds, rng, table.groups)
     members: list[Member] = list(further)
     tried: list[Tried] = []
+    ridges: list[Ridge] = []
     view = table.views[0]
-    if len(view.columns) == 0:
+
+    def pooled() -> ClassMean:
         return _pooled(members, table, sample, view, tried, settings.least_share)
+
+    def add(ridge: Ridge) -> None:
+        _LOG.info("%s ridge (%s) on all rows", ridge.candidate.label, ridge.view.name)
+        refit_folds = folds if options.refits(len(table)) else None
+        method, k = options.method, options.n_neighbors
+        members.append(ridge_member(table, ridge, sample, method, k, refit_folds, settings))
+
+    if len(view.columns) == 0:
+        return pooled()
     if chosen:
         words = ("stack", "search")
         named = [each for each in chosen if not (isinstance(each, str) and each in words)]
@@ -113,16 +134,16 @@ def fit_class_mean(
         keep = settings.ridges if stack else max(1, len(named))
         ridges, tried = search_ridges(table, choices, keep, settings, rng)
         view = ridges[0].view
-        refit_folds = folds if options.refits(len(table)) else None
-        for ridge in ridges:
-            _LOG.info("%s ridge (%s) on all rows", ridge.candidate.label, ridge.view.name)
-            method, k = options.method, options.n_neighbors
-            members.append(ridge_member(table, ridge, sample, method, k, refit_folds, settings))
+        add(ridges[0])
     if stack:
         members.append(logistic_member(table, view, folds, sample, settings, seed, rng))
     for model in classifiers:
         members.append(CrossFitted(model, None, table, folds, sample, settings.prior_share, seed))
-    return _pooled(members, table, sample, view, tried, settings.least_share)
+    if not worthwhile(pooled().heldout):
+        return None
+    for ridge in ridges[1:]:
+        add(ridge)
+    return pooled()
 
 
 def _pooled(

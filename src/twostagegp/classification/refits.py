@@ -16,10 +16,12 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from twostagegp.data.rows import Rows
 from twostagegp.engines.exact.engine import ExactEngine
 from twostagegp.engines.problem import ObjectiveName
 from twostagegp.kernels import Kernel, Vector
 from twostagegp.training.candidates import Candidate
+from twostagegp.training.side_by_side import for_each
 
 __all__ = ["heldout_by_refits", "train_from_start"]
 
@@ -41,6 +43,8 @@ def heldout_by_refits(
     train: Callable[[Index], Vector | None],
     heldout: Callable[[Vector], tuple[Array, ...]],
     otherwise: Vector,
+    rows: Rows,
+    kernel: Kernel,
 ) -> tuple[Array, ...]:
     """Return held-out arrays, each row at hyperparameters trained without the row's fold.
 
@@ -53,25 +57,17 @@ def heldout_by_refits(
         Takes hyperparameters and returns held-out arrays of all rows, of shape (m, K).
     otherwise : array
         Hyperparameters for a fold whose training fails.
-
-    Examples
-    --------
-    >>> folds = np.array([0, 1, 0])
-    >>> heldout_by_refits(
-    ...     folds, lambda rows: rows, lambda rows: (np.full((3, 1), len(rows)),), folds
-    ... )
-    (array([[1],
-           [2],
-           [1]]),)
+    rows : Rows
+        All rows: the folds are trained side by side if matrices of this size permit it.
+    kernel : Kernel
     """
-    together: tuple[Array, ...] | None = None
-    for fold in np.unique(folds):
-        out = folds == fold
-        parameters = train(np.flatnonzero(~out))
-        found = heldout(otherwise if parameters is None else parameters)
-        if together is None:
-            together = tuple(np.empty_like(values) for values in found)
-        for values, each in zip(together, found, strict=True):
-            values[out] = each[out]
-    assert together is not None
-    return together
+    found = {int(fold): np.flatnonzero(folds == fold) for fold in np.unique(folds)}
+
+    def of_fold(fold: int) -> tuple[Array, ...]:
+        parameters = train(np.flatnonzero(folds != fold))
+        held = heldout(otherwise if parameters is None else parameters)
+        return tuple(values[found[fold]] for values in held)
+
+    parts = for_each(of_fold, list(found), rows, [kernel])
+    order = np.argsort(np.concatenate(list(found.values())), kind="stable")
+    return tuple(np.concatenate(arrays)[order] for arrays in zip(*parts, strict=True))

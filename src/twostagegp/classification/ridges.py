@@ -35,6 +35,7 @@ from twostagegp.kernels import Kernel, PlusConstant, Vector, is_flexible, make_k
 from twostagegp.kernels.linear import LinearKernel
 from twostagegp.pipeline.settings import ClassSettings
 from twostagegp.training.candidates import Candidate, fitted_only
+from twostagegp.training.side_by_side import for_each
 
 __all__ = ["GPMember", "Ridge", "Tried", "kernel_choices", "ridge_member", "search_ridges"]
 
@@ -132,21 +133,22 @@ def search_ridges(
     first = (settings.first_rows, max(keep, settings.first_keep))
     for rows, kept in (first, (settings.second_rows, keep)):
         index = np.sort(order[:rows])
-        begin = time.perf_counter()
-        for ridge in alive:
-            engine = engines[ridge.view.name].subset(index)
-            candidate = ridge.candidate
+
+        def train(ridge: Ridge, index: Index = index) -> Tried:
+            begin = time.perf_counter()
+            engine, candidate = engines[ridge.view.name].subset(index), ridge.candidate
             candidate.train(engine, None, len(index) == len(table), 25, 1e-3)
-            if candidate.failure or candidate.parameters is None:
-                continue
-            try:
-                _tune(engine, ridge, table.codes[index], table.c[index], settings)
-            except TwoStageGPError as error:
-                candidate.failure = str(error)
-            now = time.perf_counter()
-            name, seconds, failure = ridge.view.name, now - begin, candidate.failure
-            tried.append(Tried(ridge.kernel.label, name, ridge.loss, len(index), seconds, failure))
-            begin = now
+            if not candidate.failure:
+                try:
+                    _tune(engine, ridge, table.codes[index], table.c[index], settings)
+                except TwoStageGPError as error:
+                    candidate.failure = str(error)
+            name, seconds = ridge.view.name, time.perf_counter() - begin
+            label, failure = ridge.kernel.label, candidate.failure
+            return Tried(label, name, ridge.loss, len(index), seconds, failure)
+
+        kernels, some = [ridge.kernel for ridge in alive], next(iter(engines.values()))
+        tried += for_each(train, alive, some.subset(index).rows, kernels)
         fitted_only([ridge.candidate for ridge in alive])  # raises an error if every one failed
         alive = [ridge for ridge in alive if not ridge.candidate.failure]
         alive = _best_of_each_kind(alive, kept)
@@ -248,4 +250,4 @@ def _refit(table: ClassTable, ridge: Ridge, folds: Index, settings: ClassSetting
         held = engine.condition(kernel, parameters).heldout()
         return ((engine.rows.t - held.residual).double().cpu().numpy(),)
 
-    return heldout_by_refits(folds, train, heldout, ridge.parameters)[0]
+    return heldout_by_refits(folds, train, heldout, ridge.parameters, engine.rows, kernel)[0]

@@ -14,17 +14,20 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from twostagegp.classification.dirichlet import Dirichlet
 from twostagegp.classification.latents import Latents, dirichlet_rows, exact_engine, make_engine
 from twostagegp.classification.refits import heldout_by_refits, train_from_start
 from twostagegp.classification.table import ClassTable
 from twostagegp.classification.views import View
+from twostagegp.engines.exact.engine import ExactEngine
 from twostagegp.engines.problem import ObjectiveName
-from twostagegp.kernels import Kernel, PlusConstant, Vector
+from twostagegp.kernels import Kernel, PlusConstant, Vector, is_flexible
 from twostagegp.pipeline.settings import ClassSettings
 from twostagegp.training.candidates import Candidate, fitted_only, train_with
 from twostagegp.training.schedule import Training
+from twostagegp.training.side_by_side import for_each
 
 __all__ = ["TrainedKernel", "condition", "refit_latents", "train_latents"]
 
@@ -93,6 +96,7 @@ def train_latents(
     noise_floor: float,
     settings: ClassSettings,
     rng: np.random.Generator,
+    start: Vector | None = None,
 ) -> TrainedKernel:
     """Return the best kernel with its hyperparameters.
 
@@ -102,38 +106,113 @@ def train_latents(
         Held-out residuals of the first stage at ``rows``; None for a single stage.
     rows : integer array of shape (h,)
         Distinct rows that training may use.
+    start : array, optional
+        Parameters that the training begins with; only for a single choice.
     """
     target = dirichlet.target(table.codes)
     centre = table.c @ target / table.c.sum()
     scale = float(np.sqrt(np.mean(table.c @ (target - centre) ** 2 / table.c.sum())))
-    pick = np.arange(len(rows))
-    if training is None:
-        pick = np.sort(rng.permutation(len(rows))[: settings.training_rows])
+    order = rng.permutation(len(rows)) if training is None else np.arange(len(rows))
+    pick = order if training is not None else order[: settings.training_rows]
     R = None
     if residuals is not None:
         R = table.tensor((residuals[pick] / scale) ** 2 * table.c[rows[pick], None])
     constant = settings.constant if residuals is None else 0.0
-    candidates: list[tuple[View, Kernel, Candidate]] = []
-    for view, kernel in choices:
-        candidate = Candidate(PlusConstant(kernel, constant) if constant else kernel, objective)
+    engines: dict[str, ExactEngine] = {}
+    for view in {view.name: view for view, _ in choices}.values():
         own = dirichlet_rows(table, view, dirichlet, centre, scale).subset(rows[pick])
         if residuals is not None:
             own = own.with_target(table.tensor(residuals[pick] / scale))
-        engine = exact_engine(own, noise_floor)
-        if training is None:
-            steps = settings.training_steps
-            candidate.train(engine, R, len(pick) == len(table), steps, 1e-3)
-        else:
-            train_with(engine, candidate, training, rng, R)
-        candidates.append((view, kernel, candidate))
-    fitted = fitted_only([candidate for _, _, candidate in candidates])
-    best = min(fitted, key=lambda candidate: candidate.value)
-    view, kernel = next((v, k) for v, k, candidate in candidates if candidate is best)
-    assert best.parameters is not None
-    tried = {f"{k.label} ({v.name})": c.value for v, k, c in candidates if not c.failure}
+        engines[view.name] = exact_engine(own, noise_floor)
+    competitors = [
+        _Competitor(view, kernel, engines[view.name], constant, objective, start)
+        for view, kernel in choices
+    ]
+    if training is None:
+        _compete(competitors, R, len(pick), len(pick) == len(table), settings)
+    else:
+        for each in competitors:
+            train_with(each.engine, each.candidate, training, rng, R)
+    fitted_only([each.candidate for each in competitors])  # raises an error if every one failed
+    trained = [each for each in competitors if not each.candidate.failure]
+    tried = {f"{each.kernel.label} ({each.view.name})": each.candidate.value for each in trained}
+    # Those that were dropped after the first training have a value on fewer rows.
+    best = min((each for each in trained if each.stays), key=lambda each: each.candidate.value)
+    view, kernel, candidate = best.view, best.kernel, best.candidate
+    assert candidate.parameters is not None
     return TrainedKernel(
-        view, kernel, best.parameters, best.value, dirichlet, centre, scale, constant, tried
+        view,
+        kernel,
+        candidate.parameters,
+        candidate.value,
+        dirichlet,
+        centre,
+        scale,
+        constant,
+        tried,
     )
+
+
+class _Competitor:
+    """A kernel in a view, the rows of that view, and the state of its training."""
+
+    def __init__(
+        self,
+        view: View,
+        kernel: Kernel,
+        engine: ExactEngine,
+        constant: float,
+        objective: ObjectiveName,
+        start: Vector | None,
+    ) -> None:
+        self.view, self.kernel, self.engine = view, kernel, engine
+        self.candidate = Candidate(
+            PlusConstant(kernel, constant) if constant else kernel, objective
+        )
+        self.candidate.parameters = start
+        self.stays = True
+
+
+def _compete(
+    competitors: Sequence[_Competitor],
+    R: Tensor | None,
+    n: int,
+    is_full: bool,
+    settings: ClassSettings,
+) -> None:
+    """Train all kernels on a part of the n rows, and the best of them on all.
+
+    The value of a kernel with more parameters is more optimistic, and more so on fewer rows: the
+    best kernel with few parameters stays as well.
+    """
+    alive, first = list(competitors), settings.variance_first_rows
+    if n >= 1.8 * first and len(alive) > settings.variance_keep:
+        _train_each(alive, R, np.arange(first), False, settings.training_steps)
+        fitted_only([each.candidate for each in alive])
+        fitted = [each for each in alive if not each.candidate.failure]
+        ranked = sorted(fitted, key=lambda each: each.candidate.value)
+        rigid = [each for each in ranked if not is_flexible(each.kernel)]
+        kept = [*ranked[: settings.variance_keep], *rigid[:1]]
+        for each in alive:
+            each.stays = each in kept
+        alive = [each for each in alive if each.stays]
+    _train_each(alive, R, np.arange(n), is_full, settings.training_steps)
+
+
+def _train_each(
+    competitors: Sequence[_Competitor], R: Tensor | None, rows: Index, is_full: bool, steps: int
+) -> None:
+    """Train kernels on some of their rows, side by side."""
+    R_part = None if R is None else R[: len(rows)]
+
+    def train(each: _Competitor) -> None:
+        part = each.engine.subset(rows)
+        later = each.candidate.inverse_hessian is not None
+        # Continued with a known curvature, training takes few evaluations.
+        each.candidate.train(part, R_part, is_full, steps // 3 if later else steps, 1e-3)
+
+    kernels = [each.kernel for each in competitors]
+    for_each(train, competitors, competitors[0].engine.rows, kernels)
 
 
 def refit_latents(
@@ -160,5 +239,7 @@ def refit_latents(
     def heldout(parameters: Vector) -> tuple[Array, ...]:
         return condition(table, replace(trained, parameters=parameters)).heldout(everything)
 
-    means, variances = heldout_by_refits(folds, train, heldout, trained.parameters)
+    means, variances = heldout_by_refits(
+        folds, train, heldout, trained.parameters, rows, trained.kernel
+    )
     return means, variances

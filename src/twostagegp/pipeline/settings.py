@@ -73,8 +73,11 @@ class MeanSettings:
     refit_folds: int = 10
     #: Candidates that are refitted.
     refit_keep: int = 8
-    #: Rows per parameter below which these refits start from the kernel's starting values, and the
-    #: folds and steps of such refits.
+    #: Rows per parameter from which hyperparameters hardly depend on a single row, so that a
+    #: candidate is not refitted.
+    closed_rows: int = 60
+    #: Rows per parameter below which refits start from the kernel's starting values; folds of all
+    #: refits, and steps of those that start so.
     afresh_rows: int = 25
     afresh_folds: int = 5
     afresh_steps: int = 60
@@ -87,8 +90,10 @@ class MeanSettings:
     early_rows: int = 150
     early_keep: int = 10
     variance_keep: int = 3
-    #: Evaluations on all rows of the best candidates, best first, up to ``medium_rows`` rows.
-    medium_steps: tuple[int, ...] = (6, 4, 3, 3, 2, 2)
+    #: Evaluations on all rows of the best candidates, best first, up to ``medium_rows`` rows and up
+    #: to ``full_training_rows``; further candidates are dropped.
+    medium_steps: tuple[int, ...] = (4, 3, 2, 0, 0, 0)
+    full_steps: tuple[int, ...] = (4, 3, 2, 0)
     #: Rows of the first training on tables of up to ``full_training_rows`` rows; above, twice as
     #: many.
     first_rows: int = 150
@@ -158,7 +163,7 @@ class LocalScaleSettings:
     fewest_rows: int = 40
     #: Whether ridges are members, and fewest distinct rows from which trees are.
     with_ridges: bool = True
-    tree_rows: int = 150
+    tree_rows: int = 500
     #: If the mean weight of the rows is smaller than this, the trees give every row weight one,
     #: which is three times as fast.
     least_mean_weight: float = 1.1
@@ -253,6 +258,11 @@ class ClassSettings:
     #: Rows on which the kernels of part 2 are trained, and optimiser steps.
     training_rows: int = 600
     training_steps: int = 30
+    #: Rows of a first training of these kernels, and number of kernels that stay after it.
+    variance_first_rows: int = 200
+    variance_keep: int = 3
+    #: Standard errors of the log loss that two stages must gain with ``stages="auto"``.
+    stage_errors: float = 1.0
     #: Values of ``alpha_eps`` that are tried, and rows on which one is chosen.
     alphas: tuple[float, ...] = (0.01, 0.05, 0.2, 0.5)
     choice_rows: int = 800
@@ -298,8 +308,8 @@ class Settings:
 
 #: The settings of estimators that are given none.
 DEFAULTS = Settings()
-#: The settings of ``TwoStageGPRegressor.quick()``: fewer rows, evaluations and folds, and a
-#: calibration without trees.
+#: The settings of ``TwoStageGPRegressor.quick()`` and ``TwoStageGPClassifier.quick()``: fewer rows,
+#: evaluations and folds, and a calibration without trees.
 QUICK = Settings(
     mean=MeanSettings(
         refit_folds=5, early_keep=3, variance_keep=1, medium_steps=(4, 3, 2), tuning_rows=300
@@ -317,6 +327,9 @@ QUICK = Settings(
     ),
     local_scale=LocalScaleSettings(tree_rows=2**62, training_rows=300),
     shape=ShapeSettings(names=("gaussian", "student")),
+    classes=ClassSettings(
+        refit_folds=3, training_rows=200, training_steps=15, alphas=(0.05, 0.2), choice_rows=300
+    ),
 )
 
 
