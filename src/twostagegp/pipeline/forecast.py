@@ -25,7 +25,7 @@ import torch
 
 from twostagegp.engines.choice import exact_seconds
 from twostagegp.kernels import make_kernel
-from twostagegp.pipeline.mean.refits import trains_afresh
+from twostagegp.pipeline.mean.refits import depends_on_rows, trains_afresh
 from twostagegp.pipeline.settings import MeanSettings, Options, Settings
 from twostagegp.runtime.cores import available_cores
 
@@ -116,14 +116,16 @@ def _evaluations(
     while (rows := 3 * rows) <= m / 1.8:
         yield 6.0 * (2.0 * k / 3.0 + v / 3.0), rows
     full = 7.0 if m > settings.full_training_rows else float(sum(settings.medium_steps))
-    yield full + 5.0, m
+    yield full + 3.0, m
 
 
 def _refits(m: int, d: int, k: int, settings: MeanSettings) -> Iterator[tuple[float, float]]:
     """Yield (number, rows) of the evaluations without each fold, of k candidates."""
-    folds = settings.afresh_folds
-    if not trains_afresh(make_kernel("rbf", d, ard=True), m, settings.afresh_rows):
-        yield k * settings.refit_folds, m
+    folds, flexible = settings.afresh_folds, make_kernel("rbf", d, ard=True)
+    if not depends_on_rows(flexible, m, settings.closed_rows):
+        return
+    if not trains_afresh(flexible, m, settings.afresh_rows):
+        yield 1.2 * k * folds, m * (folds - 1) / folds
     elif m < settings.early_rows:
         yield 0.6 * k * folds * _FROM_START, m * (folds - 1) / folds
     else:
@@ -147,7 +149,7 @@ def seconds_of_exact(m: int, d: int, plan: Plan, settings: Settings) -> float:
     parts = [(c, r, _EVALUATION) for c, r in _evaluations(m, d, plan, mean)]
     survivors = min(plan.mean_candidates, mean.refit_keep)
     parts.append((4.0 * survivors, min(m, mean.tuning_rows), _CONDITIONING))
-    again = mean.refit_folds + 1 if m <= mean.refit_rows else 2
+    again = 0.6 * mean.afresh_folds + 1 if m <= mean.refit_rows else 2
     parts.append((again * survivors, m, _CONDITIONING))
     seconds = sum(count * _seconds_of_one(rows, d, cost) for count, rows, cost in parts)
     seconds /= min(plan.cores, survivors) ** 0.8

@@ -15,7 +15,8 @@ with the inverse Hessian H found in training: one evaluation per fold
 (:func:`~twostagegp.training.optimise.shifted_optimum`). With few rows per parameter, the
 lengthscales have adapted to every row, and such a step does not undo this. Then training without a
 fold repeats what was done with all rows: first on the rows of two other folds, from the starting
-values, then on all rows but the fold's.
+values, then on all rows but the fold's. With very many rows per parameter, nothing is
+trained again.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from twostagegp.training.side_by_side import for_each
 
 __all__ = [
     "FoldFits",
+    "depends_on_rows",
     "early_order",
     "refit_residuals",
     "shortlist",
@@ -91,15 +93,15 @@ def train_without_folds(
     folds : integer array of shape (m,)
         Fold of each distinct row.
     early : mapping
-        The first training of candidates, by their id, on rows of the first ``early_folds`` folds;
-        empty if the table is so small that they were trained on all rows from the beginning.
+        The first training of candidates, by their id, on rows of the first folds; empty if the
+        table is so small that they were trained on all rows from the beginning.
 
     A candidate that cannot be trained without a fold keeps its parameters there.
     """
     m = len(folds)
     afresh = [trains_afresh(c.kernel, m, settings.afresh_rows) for c in candidates]
     few = folds % settings.afresh_folds
-    fits = [FoldFits(few if fresh else folds, {}) for fresh in afresh]
+    fits = [FoldFits(few, {}) for _ in candidates]
     starts = _Starts(engine, few, settings, early)
     tasks = [
         (candidate, fit, int(fold), fresh)
@@ -189,6 +191,18 @@ def refit_residuals(engine: Engine, merged: Merged, candidate: Candidate, fits: 
         held = posterior.heldout(torch.as_tensor(out, device=engine.rows.X.device))
         residual[out], slope[out] = held.residual.cpu().numpy(), held.slope.cpu().numpy()
     return merged.unmerge(residual, slope)
+
+
+def depends_on_rows(kernel: Kernel, m: int, rows_per_parameter: int = 60) -> bool:
+    """Return whether hyperparameters trained on m distinct rows depend much on any one of them.
+
+    Examples
+    --------
+    >>> from twostagegp.kernels import make_kernel
+    >>> [depends_on_rows(make_kernel("rbf", 10, ard), 200) for ard in (True, False)]
+    [True, False]
+    """
+    return m < rows_per_parameter * (1 + len(kernel.start()))
 
 
 def trains_afresh(kernel: Kernel, m: int, rows_per_parameter: int = 25) -> bool:

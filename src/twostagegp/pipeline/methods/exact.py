@@ -20,6 +20,7 @@ from twostagegp.pipeline.held_rows import HeldRows
 from twostagegp.pipeline.mean.crossfit import assign_folds
 from twostagegp.pipeline.mean.refits import (
     FoldFits,
+    depends_on_rows,
     early_order,
     refit_residuals,
     shortlist,
@@ -109,8 +110,10 @@ class ExactMethod:
             ranked = [survivors[i] for i in ranking]
             survivors = shortlist(ranked, keep, self.m, self._settings.afresh_rows)
         if self._refits:
-            fits = train_without_folds(self.engine, survivors, self.folds, self._settings, early)
-            self._fold_fits |= {id(c): fit for c, fit in zip(survivors, fits, strict=True)}
+            most = self._settings.closed_rows
+            adapted = [c for c in survivors if depends_on_rows(c.kernel, self.m, most)]
+            fits = train_without_folds(self.engine, adapted, self.folds, self._settings, early)
+            self._fold_fits |= {id(c): fit for c, fit in zip(adapted, fits, strict=True)}
             self.n_refits += sum(len(fit.parameters) for fit in fits)
         return survivors
 
@@ -145,7 +148,7 @@ class ExactMethod:
             return self._ladder(n_candidates, 3, (first, 2), patient=True)
         if m <= sizes.refit_rows:
             return self._ladder(n_candidates, sizes.early_keep, sizes.afresh_evaluations)
-        steps = sizes.medium_steps if m <= sizes.medium_rows else (6, 4, 3, 3)
+        steps = sizes.medium_steps if m <= sizes.medium_rows else sizes.full_steps
         return self._ladder(n_candidates, len(steps), steps)
 
     @cached_property
@@ -224,5 +227,4 @@ class ExactMethod:
         m, sizes = self.m, self._settings
         if m <= sizes.refit_rows:
             return self._ladder(n_candidates, sizes.variance_keep, 8)
-        steps = 3 if m > sizes.full_training_rows else 5
-        return self._ladder(n_candidates, 1, steps, kept=(1.0, 1 / 3))
+        return self._ladder(n_candidates, 1, 3, kept=(1.0, 1 / 3))
