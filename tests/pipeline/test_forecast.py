@@ -1,13 +1,20 @@
 """Forecasts of the seconds of a fit."""
 
+import gpytorch
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LinearRegression
 
 from twostagegp import TwoStageGPRegressor
-from twostagegp.pipeline import forecast
-from twostagegp.pipeline.forecast import Plan, matrix_rate, seconds_of_exact, seconds_of_neighbors
+from twostagegp.errors import TwoStageGPWarning
+from twostagegp.pipeline.forecast import (
+    Plan,
+    forecast_of_exact,
+    forecast_of_neighbors,
+    foretell,
+    matrix_rate,
+)
 from twostagegp.pipeline.settings import DEFAULTS, QUICK
 
 
@@ -16,20 +23,42 @@ def _table(n, d=3):
     return X, np.sin(X[:, 0])
 
 
+def _exact(m, d=5, plan=None, settings=DEFAULTS):
+    return forecast_of_exact(m, d, plan or Plan(), settings).seconds
+
+
+def _neighbors(n, d=5, plan=None, settings=DEFAULTS):
+    return forecast_of_neighbors(n, d, plan or Plan(10), settings).seconds
+
+
 def test_more_rows_columns_and_candidates_take_longer_and_cores_shorten_it():
-    rows = [seconds_of_exact(m, 5, Plan(), DEFAULTS) for m in (30, 200, 1000, 3000, 8000)]
+    rows = [_exact(m) for m in (30, 200, 1000, 3000, 8000)]
     assert rows == sorted(rows)
-    base = seconds_of_exact(1000, 5, Plan(), DEFAULTS)
-    assert seconds_of_exact(1000, 50, Plan(), DEFAULTS) > base
-    assert seconds_of_exact(1000, 5, Plan(3, 2), DEFAULTS) < base
-    assert seconds_of_exact(1000, 5, Plan(cores=4), DEFAULTS) < base
-    assert seconds_of_neighbors(20_000, 5, Plan()) < seconds_of_neighbors(200_000, 5, Plan())
+    base = _exact(1000)
+    assert _exact(1000, 50) > base
+    assert _exact(1000, 5, Plan(3, 2)) < base
+    assert _exact(1000, 5, Plan(cores=4)) < base
+    base = _neighbors(20_000)
+    assert base < _neighbors(200_000)
+    assert _neighbors(20_000, 20) > base
+    assert _neighbors(20_000, 5, Plan(2, 2)) < base
+    assert _neighbors(20_000, 5, Plan(10, cores=4)) < base
 
 
 def test_the_quick_preset_is_forecast_to_be_several_times_as_fast():
-    assert seconds_of_exact(350, 8, Plan(3, 2), QUICK) < 0.4 * seconds_of_exact(
-        350, 8, Plan(), DEFAULTS
-    )
+    assert _exact(350, 8, Plan(3, 2), QUICK) < 0.4 * _exact(350, 8)
+    assert _neighbors(20_000, 8, Plan(2, 2), QUICK) < 0.6 * _neighbors(20_000, 8)
+
+
+@pytest.mark.parametrize("m", [50, 300, 1000, 5000, 20_000])
+def test_parts_add_up_and_work_costs_at_most_its_part(m):
+    forecasts = [f(m, 5, Plan(), DEFAULTS) for f in (forecast_of_exact, forecast_of_neighbors)]
+    for forecast, kinds in zip(forecasts, ("evaluation ridge", "batch ranking"), strict=True):
+        assert list(forecast.parts) == ["mean", "variance", "calibration"]
+        assert forecast.seconds == pytest.approx(sum(forecast.parts.values()))
+        for kind in kinds.split():
+            assert 0.0 < forecast.cost(kind, min(m, 300)) < forecast.parts["mean"]
+        assert forecast.cost("unknown", 300) == 0.0
 
 
 def test_the_rate_of_this_machine_is_measured_once():
@@ -52,10 +81,23 @@ def test_other_means_have_no_forecast(options):
     assert "foretold" not in str(report)
 
 
+def test_kernels_of_ones_own_have_no_forecast():
+    X, y = _table(40)
+    model = TwoStageGPRegressor(
+        random_state=0, kernels=("rbf", gpytorch.kernels.PolynomialKernel(2))
+    )
+    assert model.fit(X, y).fit_report_.foretold_seconds is None
+
+
+def test_a_constant_target_has_no_forecast():
+    X, _ = _table(40)
+    with pytest.warns(TwoStageGPWarning, match="constant"):
+        model = TwoStageGPRegressor(random_state=0).fit(X, np.ones(40))
+    assert model.fit_report_.foretold_seconds is None
+
+
 def test_a_gpu_has_no_forecast():
-    assert forecast.foretold_seconds.__doc__
-    options = TwoStageGPRegressor()
-    assert forecast.foretold_seconds(_Options(options), 100, 2, torch.device("cuda")) is None
+    assert foretell(_Options(TwoStageGPRegressor()), 100, 2, torch.device("cuda")) is None
 
 
 class _Options:

@@ -37,6 +37,7 @@ from twostagegp.estimators.validation import check_parameters, raised_noise_floo
 from twostagegp.pipeline.settings import DEFAULTS, Settings
 from twostagegp.runtime.cores import use_cores
 from twostagegp.runtime.device import resolve_device
+from twostagegp.runtime.progress import track
 from twostagegp.runtime.threads import no_denormals, show_log
 from twostagegp.runtime.transaction import unchanged_on_error
 from twostagegp.search.stages import SearchRecord
@@ -167,7 +168,8 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         targets = []
         room = several_targets(device, len(columns), self._settings.exact)
-        with use_cores(self.n_jobs), no_denormals(), show_log(self.verbose), room:
+        log, progress = show_log(self.verbose), track(len(columns))
+        with use_cores(self.n_jobs), no_denormals(), log, progress, room:
             for column in columns:
                 data = prepare(X, column, names, **shared)
                 targets.append(FittedTarget(data, self._fit_target(data, seed)))
@@ -178,8 +180,10 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
     def _report(self, total: float) -> None:
         """Set ``fit_report_``, give at most one warning, and print the report on request."""
         reports = [self._describe(each.data, each.fit) for each in self.fitted_.targets]
+        foretold = [each.foretold_seconds for each in reports if each.foretold_seconds is not None]
         for report in reports:
             report.seconds["total"] = total
+            report.foretold_seconds = sum(foretold) if foretold else None
             report.encoded_columns = [] if self.columns_ is None else self.columns_.lines()
         self.fit_report_ = self.fitted_.per_target(reports)
         announce(reports, self.verbose, stacklevel=5)

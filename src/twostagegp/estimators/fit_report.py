@@ -33,8 +33,8 @@ class FitReport:
         Wall-clock seconds per part, and in total.
     foretold_seconds : float or None
         The total that was expected before the fit, from the evaluations that its options lead to
-        and the speed of this machine; None if the options have no forecast, such as a mean that
-        is a scikit-learn regressor.
+        and the speed of this machine. Nothing is decided by it. None if the options have no
+        forecast, such as a mean that is a scikit-learn regressor.
     candidates, variance_candidates : list of dict
         One row per candidate kernel of the mean and of the variance, the rows of ``search_``:
         label, score, weight, seconds and more.

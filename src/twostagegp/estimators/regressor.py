@@ -5,7 +5,6 @@ The constructor stores the choices; ``pipeline/fit.py`` carries them out for eac
 
 from __future__ import annotations
 
-import logging
 from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import StrOptions
@@ -29,10 +28,11 @@ from twostagegp.estimators.validation import (
     is_kernel,
 )
 from twostagegp.pipeline.fit import METHODS, fit_two_stage
-from twostagegp.pipeline.forecast import foretold_seconds
+from twostagegp.pipeline.forecast import foretell
 from twostagegp.pipeline.mean.build import MEANS, is_regressor_like
 from twostagegp.pipeline.model import TwoStageFit
 from twostagegp.pipeline.settings import QUICK, Options, Settings
+from twostagegp.runtime.progress import current
 from twostagegp.training.schedule import Training
 
 __all__ = ["TwoStageGPRegressor"]
@@ -54,9 +54,6 @@ def _is_mean(value: Any) -> bool:
     if isinstance(value, str):
         return value in MEANS or is_kernel(value)
     return is_kernel(value) or is_regressor_like(value) or _is_mean_list(value)
-
-
-_LOG = logging.getLogger("twostagegp")
 
 
 class TwoStageGPRegressor(GPyTorchExports, BaseGPRegressor):
@@ -123,7 +120,8 @@ class TwoStageGPRegressor(GPyTorchExports, BaseGPRegressor):
         for the order of sums in exact fits to more than 4000 distinct rows.
     random_state : int, RandomState or None
     verbose : int
-        1 shows progress and the fit report on the standard error stream.
+        1 shows progress, with the remaining time if there is a forecast (docs/troubleshooting.md),
+        and the fit report on the standard error stream.
     missing : {"auto", "impute", "error"}
         Gaps in X: ``"impute"`` fills them by the rules of docs/tables.md, ``"error"`` refuses them,
         ``"auto"`` fills those of data frames and refuses those of arrays.
@@ -326,11 +324,13 @@ class TwoStageGPRegressor(GPyTorchExports, BaseGPRegressor):
             factor_dtype=factor_dtype,
             settings=self._settings,
         )
-        foretold = foretold_seconds(options, m, data.rows.X.shape[1], device)
-        if foretold is not None:
-            _LOG.info("the fit will take about %.1f s", foretold)
+        forecast = None
+        if not data.constant_target:
+            forecast = foretell(options, m, data.rows.X.shape[1], device)
+        if forecast is not None and (progress := current()) is not None:
+            progress.expect(forecast.parts, forecast.cost)
         fit = fit_two_stage(data, options, seed)
-        fit.foretold_seconds = foretold
+        fit.foretold_seconds = None if forecast is None else forecast.seconds
         copies = "; copies that agree are one row, held out whole" * (data.weight_unit != 1.0)
         fit.method = method, reason + copies
         return fit

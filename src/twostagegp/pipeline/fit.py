@@ -31,6 +31,7 @@ from twostagegp.pipeline.methods.sampled import SAMPLED, SampledMethod
 from twostagegp.pipeline.model import TwoStageFit
 from twostagegp.pipeline.settings import Options
 from twostagegp.pipeline.variance import ConstantVariance, fit_variance
+from twostagegp.runtime.progress import end_part
 
 __all__ = ["METHODS", "fit_two_stage"]
 
@@ -57,6 +58,7 @@ def fit_two_stage(data: Prepared, options: Options, seed: int) -> TwoStageFit:
     _LOG.info("mean is %s; now the variance", mean.label)
     with clock("variance"):
         variance = fit_variance(data, method, mean, residuals, options)
+    _LOG.info("variance is %s; now the calibration", variance.label)
     with clock("calibration"):
         calibration = calibrate(data, method.held, mean, variance, options, seed)
     return TwoStageFit(
@@ -94,7 +96,7 @@ def _constant_parts(data: Prepared, options: Options) -> TwoStageFit:
 
 
 class _Clock:
-    """Measures the seconds of each part."""
+    """Measures the seconds of each part, and tells the progress that it has ended."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -104,3 +106,4 @@ class _Clock:
         begin = time.perf_counter()
         yield
         self.seconds[part] = time.perf_counter() - begin
+        end_part(part)

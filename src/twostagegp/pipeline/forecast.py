@@ -1,24 +1,30 @@
-r"""How long a fit will take: the evaluations that are expected, times what each costs here.
+r"""How long a fit will take: the work that is expected, times what it costs here.
 
-An exact fit evaluates training objectives on growing numbers of rows (``methods/exact.py``) and
-conditions the survivors on all rows. An evaluation on m rows and d columns takes about
+The work of a fit is a list of items (:class:`Work`). An exact fit evaluates training objectives on
+growing numbers of rows (``methods/exact.py``) and makes ridges of the survivors. An evaluation on m
+rows and d columns takes about
 
 .. math::
 
     t(m, d) = t_0 + \frac{a\, m^3}{\rho\, m / (m + m_0)} + m^2 (b + c\, d) ,
 
 with the rate :math:`\rho` of matrix products, which is measured once per process in a few
-milliseconds, and constants measured on one core (``python -m benchmarks.everyday`` compares
-forecasts with fits). A forecast is for people: it decides nothing, so that a busy machine does not
-change a result.
+milliseconds, and constants measured on one core (``python -m benchmarks.everyday --parts fits``
+compares forecasts with fits). The neighbour method (``methods/sampled.py``) evaluates objectives on
+batches of rows, at a cost per row, and fits boosted trees.
+
+A forecast is for people: the report and the remaining time of a fit that runs
+(``runtime/progress.py``). It decides nothing, so that a busy machine does not change a result:
+``method="auto"`` uses ``engines/choice.py``, which assumes a rate instead of measuring it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,20 +35,36 @@ from twostagegp.pipeline.mean.refits import depends_on_rows, trains_afresh
 from twostagegp.pipeline.settings import MeanSettings, Options, Settings
 from twostagegp.runtime.cores import available_cores
 
-__all__ = ["Plan", "foretold_seconds", "matrix_rate", "seconds_of_exact", "seconds_of_neighbors"]
+__all__ = [
+    "Forecast",
+    "Plan",
+    "Work",
+    "forecast_of_exact",
+    "forecast_of_neighbors",
+    "foretell",
+    "matrix_rate",
+]
 
 #: Seconds of Python statements per evaluation; rows at which matrices run at half of their rate.
-_STATEMENTS, _HALF_RATE_ROWS = 3.5e-4, 60.0
-#: Operations per cubed row of an evaluation and of a conditioning with held-out predictions.
-_EVALUATION, _CONDITIONING = 1.9, 1.2
+_STATEMENTS, _HALF_RATE_ROWS = 6e-4, 60.0
+#: Operations per cubed row of an evaluation and of a conditioning with held-out predictions, and
+#: the share of the former above the rows up to which all matrices are held in memory.
+_EVALUATION, _CONDITIONING, _BLOCKED = 1.9, 1.2, 0.3
 #: Seconds per entry of a matrix, and per entry and column, for the rate that is usual on a core.
 _ENTRY, _ENTRY_COLUMN, _USUAL_RATE = 2.5e-9, 1.5e-10, 5e10
 #: Evaluations of a candidate that starts from its starting values, of the mean and the variance.
 _FROM_START, _VARIANCE_FROM_START = 22.0, 15.0
 #: Seconds of the calibration: at least, and per row up to so many rows.
-_CALIBRATION, _CALIBRATION_ROW, _CALIBRATION_ROWS = 0.1, 2.5e-4, 12_000
-#: Neighbour method: seconds for any table, per candidate and column, and per row.
-_NEIGHBORS, _NEIGHBORS_COLUMN, _NEIGHBORS_ROW = 6.0, 0.3, 2.5e-4
+_CALIBRATION, _CALIBRATION_ROW, _CALIBRATION_ROWS = 0.05, 3e-4, 2500
+#: Neighbour method, seconds: per row of an evaluation on a batch, also per column; per held-out row
+#: of a ridge, also per column.
+_BATCH, _BATCH_COLUMN, _RIDGE, _RIDGE_COLUMN = 1e-5, 2.5e-7, 1e-5, 1e-6
+#: Evaluations per candidate on the first and on the second batch: at least, and per column.
+_FIRST_BATCH, _SECOND_BATCH = (4.0, 0.5), (1.0, 0.8)
+#: Evaluations on as many rows that take as long as the ranking of one candidate.
+_RANKING = 2.0
+#: Seconds of a fit of boosted trees: at least, and per row and column.
+_TREES, _TREES_ENTRY = 0.25, 1.5e-6
 
 
 @dataclass(frozen=True)
@@ -54,8 +76,66 @@ class Plan:
     cores: int = 1
 
 
-def foretold_seconds(options: Options, m: int, d: int, device: torch.device) -> float | None:
-    """Return the seconds that a fit with these options will take, or None if it has no forecast.
+class Work(NamedTuple):
+    """An item of the work of a fit: so many units of a kind, on so many rows each.
+
+    ``part`` is ``"mean"``, ``"variance"`` or ``"calibration"``. ``kind`` is ``"evaluation"`` (of a
+    training objective on all pairs of the rows), ``"batch"`` (of one on the rows' neighbours),
+    ``"ranking"`` (of a candidate by its errors on rows outside the batch), ``"ridge"`` (penalty,
+    conditioning and held-out residuals of a survivor), ``"regressor"`` (boosted trees with their
+    held-out predictions) or ``"calibration"``.
+    """
+
+    part: str
+    kind: str
+    units: float
+    rows: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The seconds that a fit is expected to take.
+
+    Attributes
+    ----------
+    parts : mapping
+        Seconds of mean, variance and calibration, in this order.
+    cost : callable
+        Takes a kind of :class:`Work` and a number of rows; returns the seconds of one unit.
+    """
+
+    parts: Mapping[str, float]
+    cost: Callable[[str, float], float]
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of the whole fit."""
+        return sum(self.parts.values())
+
+    @classmethod
+    def of(cls, work: Iterable[Work], cost: Callable[[str, float], float]) -> Forecast:
+        """Return the forecast of a list of work.
+
+        Examples
+        --------
+        >>> work = [Work("mean", "evaluation", 10, 100), Work("variance", "evaluation", 5, 100)]
+        >>> Forecast.of(work, lambda kind, rows: 0.01 * rows).parts
+        {'mean': 10.0, 'variance': 5.0, 'calibration': 0.0}
+        """
+        parts = dict.fromkeys(("mean", "variance", "calibration"), 0.0)
+        for item in work:
+            parts[item.part] += item.units * cost(item.kind, item.rows)
+        return cls(parts, cost)
+
+    def scaled_to(self, seconds: float) -> Forecast:
+        """Return the same parts and costs, multiplied so that the whole takes these seconds."""
+        factor, cost = seconds / self.seconds, self.cost
+        parts = {part: factor * value for part, value in self.parts.items()}
+        return Forecast(parts, lambda kind, rows: factor * cost(kind, rows))
+
+
+def foretell(options: Options, m: int, d: int, device: torch.device) -> Forecast | None:
+    """Return the forecast of a fit with these options, or None if there is none.
 
     Forecasts exist for stacks and searches of named kernels on a CPU.
     """
@@ -64,15 +144,19 @@ def foretold_seconds(options: Options, m: int, d: int, device: torch.device) -> 
         return None
     if device.type != "cpu" or m < 3 or d == 0:
         return None
+    if not all(isinstance(name, str) for name in [*options.kernels, *options.variance_choices()]):
+        return None
+    settings, exact = options.settings, options.method == "exact"
     forms = 2 if options.ard == "both" and d > 1 else 1
-    objectives = 1 if options.objective == "nll" or options.mean == "search" else 2
+    one = options.objective == "nll" or options.mean == "search" or m < settings.mean.small_rows
+    # Only kernels with a lengthscale per column are trained by the likelihood as well, and only by
+    # the exact method.
+    again = exact and not one and options.ard is not False and d > 1
     k, v = len(options.kernels), len(options.variance_choices())
-    # Only kernels with a lengthscale per column are trained by the likelihood as well.
-    several = k * (forms + (objectives - 1) * (options.ard is not False and d > 1))
-    plan = Plan(several, v * forms, available_cores())
-    if options.method == "exact":
-        return seconds_of_exact(m, d, plan, options.settings)
-    return seconds_of_neighbors(m, d, plan) if options.method == "neighbors" else None
+    plan = Plan(k * (forms + again), v * forms, available_cores())
+    if exact:
+        return forecast_of_exact(m, d, plan, settings)
+    return forecast_of_neighbors(m, d, plan, settings) if options.method == "neighbors" else None
 
 
 @cache
@@ -94,70 +178,146 @@ def _seconds_of_one(m: float, d: int, operations: float) -> float:
     return speed * _STATEMENTS + matrices + speed * m * m * (_ENTRY + _ENTRY_COLUMN * d)
 
 
-def _evaluations(
-    m: int, d: int, plan: Plan, settings: MeanSettings
-) -> Iterator[tuple[float, float]]:
-    """Yield (number, rows) of the evaluations of a fit to m rows."""
+def _seconds_of_calibration(rows: float) -> float:
+    """Return the seconds of the calibration, of which little runs on several cores."""
+    seconds = _CALIBRATION + _CALIBRATION_ROW * min(rows, _CALIBRATION_ROWS)
+    return seconds * _USUAL_RATE / matrix_rate()
+
+
+# --- exact ---------------------------------------------------------------------------------------
+
+
+def _work_of_exact(m: int, d: int, plan: Plan, settings: MeanSettings) -> Iterator[Work]:
+    """Yield the work of an exact fit to m rows."""
     k, v = plan.mean_candidates, plan.variance_candidates
-    early = k * _FROM_START, v * _VARIANCE_FROM_START
-    if m < settings.early_rows:
-        yield early[0] + early[1], m
-        yield from _refits(m, d, min(k, settings.refit_keep), settings)
-        return
-    if m <= settings.refit_rows:
-        share = settings.early_folds / settings.afresh_folds
-        yield sum(early), share * m
+    first: float = m
+    if m > settings.refit_rows:
+        first = settings.first_rows * (1 if m <= settings.full_training_rows else 2)
+    elif m >= settings.early_rows:
+        first = m * settings.early_folds / settings.afresh_folds
+    yield Work("mean", "evaluation", k * _FROM_START, first)
+    yield Work("variance", "evaluation", v * _VARIANCE_FROM_START, first)
+    if settings.early_rows <= m <= settings.refit_rows:
         steps = settings.afresh_evaluations
-        yield min(k, settings.early_keep) * steps + min(v, settings.variance_keep) * steps, m
-        yield from _refits(m, d, min(k, settings.refit_keep), settings)
-        return
-    rows = settings.first_rows * (1 if m <= settings.full_training_rows else 2)
-    yield sum(early), rows
-    while (rows := 3 * rows) <= m / 1.8:
-        yield 6.0 * (2.0 * k / 3.0 + v / 3.0), rows
-    full = 7.0 if m > settings.full_training_rows else float(sum(settings.medium_steps))
-    yield full + 3.0, m
+        yield Work("mean", "evaluation", min(k, settings.early_keep) * steps, m)
+        yield Work("variance", "evaluation", min(v, settings.variance_keep) * steps, m)
+    if m <= settings.refit_rows:
+        yield from _refits(m, d, _survivors(m, k, settings), settings)
+    else:
+        rows = first
+        while (rows := 3 * rows) <= m / 1.8:
+            yield Work("mean", "evaluation", 6.0 * 2.0 * k / 3.0, rows)
+            yield Work("variance", "evaluation", 6.0 * v / 3.0, rows)
+        yield Work("mean", "evaluation", sum(settings.steps_on_all_rows(m)[:k]), m)
+        yield Work("variance", "evaluation", 3.0, m)
+    yield Work("mean", "ridge", _survivors(m, k, settings), m)
+    yield Work("calibration", "calibration", 1.0, m)
 
 
-def _refits(m: int, d: int, k: int, settings: MeanSettings) -> Iterator[tuple[float, float]]:
-    """Yield (number, rows) of the evaluations without each fold, of k candidates."""
+def _survivors(m: int, k: int, settings: MeanSettings) -> int:
+    """Return how many of k candidates become ridges."""
+    if m <= settings.refit_rows:
+        return min(k, settings.refit_keep // (1 if m >= settings.small_rows else 2))
+    return min(k, max(3, len(settings.steps_on_all_rows(m))))
+
+
+def _refits(m: int, d: int, k: int, settings: MeanSettings) -> Iterator[Work]:
+    """Yield the evaluations without each fold, of k candidates."""
     folds, flexible = settings.afresh_folds, make_kernel("rbf", d, ard=True)
     if not depends_on_rows(flexible, m, settings.closed_rows):
         return
+    most = m * (folds - 1) / folds
     if not trains_afresh(flexible, m, settings.afresh_rows):
-        yield 1.2 * k * folds, m * (folds - 1) / folds
-    elif m < settings.early_rows:
-        yield 0.6 * k * folds * _FROM_START, m * (folds - 1) / folds
-    else:
-        yield 0.6 * k * _FROM_START, m * settings.early_folds / folds
-        yield 0.6 * k * folds * settings.afresh_evaluations, m * (folds - 1) / folds
+        yield Work("mean", "evaluation", 1.2 * k * folds, most)
+        return
+    if m < settings.early_rows:
+        yield Work("mean", "evaluation", 0.6 * k * folds * _FROM_START, most)
+        return
+    yield Work("mean", "evaluation", 0.6 * k * _FROM_START, m * settings.early_folds / folds)
+    yield Work("mean", "evaluation", 0.6 * k * folds * settings.afresh_evaluations, most)
 
 
-def seconds_of_exact(m: int, d: int, plan: Plan, settings: Settings) -> float:
-    """Return roughly the seconds of an exact fit to m distinct rows on a CPU.
+def forecast_of_exact(m: int, d: int, plan: Plan, settings: Settings) -> Forecast:
+    """Return the forecast of an exact fit to m distinct rows on a CPU.
 
     Examples
     --------
-    >>> small, large = (seconds_of_exact(m, 5, Plan(), Settings()) for m in (300, 3000))
-    >>> 0.1 < small < large
+    >>> small, large = (forecast_of_exact(m, 5, Plan(), Settings()) for m in (300, 3000))
+    >>> 0.1 < small.seconds < large.seconds
     True
     """
-    mean = settings.mean
-    if m > settings.exact.blocked_rows:
-        large = exact_seconds(m, torch.device("cpu"), settings.exact)
-        return large * _USUAL_RATE / matrix_rate() / plan.cores**0.8
-    parts = [(c, r, _EVALUATION) for c, r in _evaluations(m, d, plan, mean)]
-    survivors = min(plan.mean_candidates, mean.refit_keep)
-    parts.append((4.0 * survivors, min(m, mean.tuning_rows), _CONDITIONING))
-    again = 0.6 * mean.afresh_folds + 1 if m <= mean.refit_rows else 2
-    parts.append((again * survivors, m, _CONDITIONING))
-    seconds = sum(count * _seconds_of_one(rows, d, cost) for count, rows, cost in parts)
-    seconds /= min(plan.cores, survivors) ** 0.8
-    calibration = _CALIBRATION + _CALIBRATION_ROW * min(m, _CALIBRATION_ROWS)
-    return seconds + calibration * _USUAL_RATE / matrix_rate()
+    mean, blocked = settings.mean, settings.exact.blocked_rows
+    at_a_time = min(plan.cores, _survivors(m, plan.mean_candidates, mean)) ** 0.8
+    conditionings = 0.6 * mean.afresh_folds + 1 if m <= mean.refit_rows else 1
+
+    def cost(kind: str, rows: float) -> float:
+        if kind == "calibration":
+            return _seconds_of_calibration(rows)
+        if kind == "evaluation":
+            share = 1.0 if rows <= blocked else _BLOCKED
+            return share * _seconds_of_one(rows, d, _EVALUATION) / at_a_time
+        if kind != "ridge":
+            return 0.0
+        tuning = _seconds_of_one(min(rows, mean.tuning_rows), d, _CONDITIONING)
+        one = _seconds_of_one(rows, d, _CONDITIONING)
+        return (len(mean.penalty_shifts) * tuning + conditionings * one) / at_a_time
+
+    forecast = Forecast.of(_work_of_exact(m, d, plan, mean), cost)
+    if m <= blocked:
+        return forecast
+    large = exact_seconds(m, torch.device("cpu"), settings.exact)
+    return forecast.scaled_to(large * _USUAL_RATE / matrix_rate() / plan.cores**0.8)
 
 
-def seconds_of_neighbors(n: int, d: int, plan: Plan) -> float:
-    """Return roughly the seconds of a fit by nearest neighbours to n rows."""
-    work = _NEIGHBORS + _NEIGHBORS_COLUMN * d + _NEIGHBORS_ROW * n
-    return work * _USUAL_RATE / matrix_rate() / plan.cores**0.5
+# --- neighbours ----------------------------------------------------------------------------------
+
+
+def _work_of_neighbors(n: int, d: int, plan: Plan, settings: Settings) -> Iterator[Work]:
+    """Yield the work of a fit by nearest neighbours to n rows."""
+    sample, k = settings.sample, plan.mean_candidates
+    schedule, held = sample.schedule, min(n, sample.rows)
+    warm, keep = min(n, schedule.warm_rows), min(k, schedule.keep)
+    least, per_column = _FIRST_BATCH
+    first = min(least + per_column * d, schedule.first_rounds * schedule.steps)
+    least, per_column = _SECOND_BATCH
+    second = min(least + per_column * d, schedule.rounds * schedule.steps)
+    yield Work("mean", "evaluation", k * _FROM_START, warm)
+    yield Work("mean", "batch", k * first, min(n, schedule.first))
+    yield Work("mean", "ranking", k, min(n, schedule.unseen))
+    yield Work("mean", "batch", keep * second, min(n, schedule.second))
+    yield Work("mean", "ridge", keep, held)
+    yield Work("mean", "regressor", 1.0, n)
+    # The variance has one form of each kernel, in the metric of the mean.
+    v = max(1, plan.variance_candidates // 2)
+    yield Work("variance", "evaluation", v * _VARIANCE_FROM_START, warm)
+    yield Work("variance", "batch", v * sample.variance_rounds, min(held, sample.variance_rows))
+    yield Work("calibration", "calibration", 1.0, held)
+
+
+def forecast_of_neighbors(n: int, d: int, plan: Plan, settings: Settings) -> Forecast:
+    """Return the forecast of a fit by nearest neighbours to n rows on a CPU.
+
+    Examples
+    --------
+    >>> some, many = (forecast_of_neighbors(n, 5, Plan(), Settings()) for n in (5000, 500_000))
+    >>> 1.0 < some.seconds < many.seconds
+    True
+    """
+    sample, speed = settings.sample, _USUAL_RATE / matrix_rate() / plan.cores**0.5
+    folds = next((k for rows, k in sample.crossfit_folds if n <= rows), 1)
+
+    def cost(kind: str, rows: float) -> float:
+        if kind == "calibration":
+            return _seconds_of_calibration(rows)
+        if kind == "evaluation":
+            return _seconds_of_one(rows, d, _EVALUATION)
+        if kind in ("batch", "ranking"):
+            evaluations = _RANKING if kind == "ranking" else 1.0
+            return speed * evaluations * rows * (_BATCH + _BATCH_COLUMN * d)
+        if kind == "ridge":
+            return speed * min(rows, sample.rows) * (_RIDGE + _RIDGE_COLUMN * d)
+        if kind == "regressor":
+            return speed * (folds + 1) * (_TREES + _TREES_ENTRY * rows * d)
+        return 0.0
+
+    return Forecast.of(_work_of_neighbors(n, d, plan, settings), cost)

@@ -106,6 +106,15 @@ class MeanSettings:
     #: Ridge on the stack's weights: spreads weight over candidates with nearly equal residuals.
     stack_ridge: float = 0.03
 
+    def steps_on_all_rows(self, m: int) -> tuple[int, ...]:
+        """Return the evaluations on all of m distinct rows above ``refit_rows``, best first."""
+        if m <= self.medium_rows:
+            return self.medium_steps
+        if m <= self.full_training_rows:
+            return self.full_steps
+        # The rung before has at least a third of the rows, so few evaluations suffice.
+        return (2 if m > self.largest_training_rows else 3, 2)
+
 
 @dataclass(frozen=True)
 class SampleSettings:

@@ -8,21 +8,35 @@ from contextlib import contextmanager
 
 import torch
 
+from twostagegp.runtime.progress import current
+
 __all__ = ["no_denormals", "show_log"]
 
 #: Their product is zero in a thread that replaces subnormal numbers by zero.
 _SUBNORMAL, _ONE = 1e-310, 1.0
 
 
+class _WithTimeLeft(logging.Formatter):
+    """Ends each line with the remaining time of the job that runs, if it has a forecast."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        progress = current()
+        words = "" if progress is None else progress.words()
+        return super().format(record) + (f"; {words}" if words else "")
+
+
 @contextmanager
 def show_log(verbose: int) -> Iterator[None]:
-    """Show the package's log on the screen while a job with ``verbose`` runs."""
+    """Show the package's log on the screen while a job with ``verbose`` runs.
+
+    Lines of a job with a forecast end with its remaining time.
+    """
     if not verbose:
         yield
         return
     log = logging.getLogger("twostagegp")
     before, handler = log.level, logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(_WithTimeLeft("%(asctime)s %(message)s", "%H:%M:%S"))
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     try:

@@ -18,6 +18,7 @@ from twostagegp.engines.protocol import Engine, Trainable
 from twostagegp.errors import NotFittableError, TwoStageGPError
 from twostagegp.kernels import Kernel, Vector
 from twostagegp.numerics.stacking import simplex_weights
+from twostagegp.runtime.progress import advance
 from twostagegp.training.optimise import Fitted, descend, minimise
 from twostagegp.training.schedule import Training
 
@@ -85,6 +86,7 @@ class Candidate:
         except TwoStageGPError as error:
             self.failure = str(error)
         self.account(problem.evaluations, time.perf_counter() - begin, is_full)
+        advance("evaluation", problem.evaluations, len(engine.rows))
 
     def fitted(self) -> Fitted:
         """Return the result of the last training."""

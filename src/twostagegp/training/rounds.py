@@ -22,6 +22,7 @@ from torch import Tensor
 from twostagegp.engines.exact.engine import ExactEngine
 from twostagegp.engines.protocol import Engine
 from twostagegp.errors import TwoStageGPError
+from twostagegp.runtime.progress import advance
 from twostagegp.training.candidates import Candidate, fitted_only, rank_errors
 from twostagegp.training.optimise import descend
 
@@ -113,6 +114,7 @@ def train_on_batch(
     except TwoStageGPError as error:
         candidate.failure = str(error)
     candidate.account(evaluations, time.perf_counter() - begin, is_full=False)
+    advance("batch", evaluations, len(batch))
 
 
 def train_in_rounds(
@@ -144,6 +146,7 @@ def train_in_rounds(
     unseen = rows(max(0, min(schedule.first, n - schedule.unseen)), schedule.unseen)
     columns = [_errors(pool, candidate, unseen) for candidate in alive]
     ranking = np.argsort(rank_errors(np.column_stack(columns), pool.rows.subset(unseen)))
+    advance("ranking", len(alive), len(unseen))
     alive = [alive[i] for i in ranking[: schedule.keep]]
     second = rows(0, schedule.second)
     for i, candidate in enumerate(alive):

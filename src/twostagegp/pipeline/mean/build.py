@@ -24,6 +24,7 @@ from twostagegp.pipeline.mean.penalty import tune_penalty
 from twostagegp.pipeline.mean.stacked import StackedMean
 from twostagegp.pipeline.methods.protocol import Method
 from twostagegp.pipeline.settings import Options
+from twostagegp.runtime.progress import advance
 from twostagegp.search.kernel_search import KernelSearch
 from twostagegp.search.repetitions import PAPER_PENALTIES
 from twostagegp.search.stages import search_stage
@@ -154,6 +155,8 @@ class _MeanBuilder:
         except TwoStageGPError as error:
             candidate.failure = str(error)
             return None
+        finally:
+            advance("ridge", 1, len(self.method.engine.rows))
 
     def ridge(self, candidate: Candidate) -> RidgeMean:
         """Return the mean model of a trained candidate."""
@@ -238,6 +241,7 @@ class _MeanBuilder:
                 refit=plan.refit,
             )
         model.heldout_residuals = model.heldout_residuals[wanted]
+        advance("regressor", 1, self.data.n_rows)
         return model
 
 

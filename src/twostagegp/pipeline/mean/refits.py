@@ -34,6 +34,7 @@ from twostagegp.engines.protocol import Engine
 from twostagegp.errors import TwoStageGPError
 from twostagegp.kernels import Kernel, Vector, is_flexible
 from twostagegp.pipeline.settings import MeanSettings
+from twostagegp.runtime.progress import advance
 from twostagegp.training.candidates import Candidate
 from twostagegp.training.ladder import EARLY_STEPS, EARLY_TOLERANCE
 from twostagegp.training.optimise import Fitted, descend, minimise, shifted_optimum
@@ -125,6 +126,7 @@ def train_without_folds(
                 parameters = shifted_optimum(problem, candidate.parameters, H)
         except TwoStageGPError:
             parameters = candidate.parameters
+        advance("evaluation", problem.evaluations, len(part.rows))
         return parameters, problem.evaluations
 
     found = for_each(train, tasks, engine.rows, [c.kernel for c in candidates])
@@ -155,6 +157,8 @@ class _Starts:
                 return minimise(problem, None, steps=EARLY_STEPS, tolerance=EARLY_TOLERANCE)
             except TwoStageGPError:
                 return None
+            finally:
+                advance("evaluation", problem.evaluations, len(part.rows))
 
         found = for_each(train, candidates, part.rows, [c.kernel for c in candidates])
         for candidate, fitted in zip(candidates, found, strict=True):

@@ -142,13 +142,11 @@ class ExactMethod:
 
     def _mean_ladder(self, n_candidates: int) -> Ladder:
         m, sizes = self.m, self._settings
+        steps = sizes.steps_on_all_rows(m)
         if m > sizes.full_training_rows:
-            # The rung before has at least a third of the rows, so few evaluations suffice.
-            first = 2 if m > sizes.largest_training_rows else 3
-            return self._ladder(n_candidates, 3, (first, 2), patient=True)
+            return self._ladder(n_candidates, 3, steps, patient=True)
         if m <= sizes.refit_rows:
             return self._ladder(n_candidates, sizes.early_keep, sizes.afresh_evaluations)
-        steps = sizes.medium_steps if m <= sizes.medium_rows else sizes.full_steps
         return self._ladder(n_candidates, len(steps), steps)
 
     @cached_property
