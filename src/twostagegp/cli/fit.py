@@ -23,7 +23,7 @@ from twostagegp.cli.options import (
     TargetOption,
     split_names,
 )
-from twostagegp.cli.output import print_json, print_pairs, working
+from twostagegp.cli.output import fit_progress, print_json, print_pairs
 from twostagegp.errors import InputError
 
 __all__ = ["fit", "parse_options"]
@@ -110,7 +110,10 @@ def fit(
         classify=classify,
     )
     model = make_model(data.classify, method, seed, parse_options(option))
-    with working(f"fitting {len(data.X):,} rows and {data.X.shape[1]} columns"), column_hints():
+    with (
+        fit_progress(f"fitting {len(data.X):,} rows and {data.X.shape[1]} columns"),
+        column_hints(),
+    ):
         model.fit(data.X, data.y, **data.extra)
     save_model(model, output, table={"target": target, "file": table.name})
     result = {
@@ -178,5 +181,7 @@ def _show(result: dict[str, Any]) -> None:
     if "noise_std" in report:
         pairs["noise std"] = report["noise_std"]
     pairs |= {f"held-out {name}": value for name, value in held_out.items()}
-    pairs["seconds"] = round(report["seconds"]["total"], 1)
+    foretold = report.get("foretold_seconds")
+    words = "" if foretold is None else f" ({foretold:.1f} foretold)"
+    pairs["seconds"] = f"{report['seconds']['total']:.1f}{words}"
     print_pairs(pairs, f"{result['estimator']} of {result['target']!r} in {result['model']}")

@@ -13,6 +13,7 @@ import typer
 
 __all__ = [
     "Progress",
+    "fit_progress",
     "number",
     "print_json",
     "print_pairs",
@@ -109,6 +110,40 @@ def progress(text: str) -> Iterator[Progress]:
     with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(text, total=1.0, rows=0)
         yield lambda done, rows: bar.update(task, completed=done, rows=rows)
+
+
+@contextmanager
+def fit_progress(text: str) -> Iterator[None]:
+    """Show what is being fitted, the share that is done and the remaining time, on a terminal.
+
+    A fit without a forecast (``twostagegp.runtime.progress``) is shown as :func:`working` does.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+    from rich.progress_bar import ProgressBar
+    from rich.spinner import Spinner
+    from rich.table import Table
+
+    from twostagegp.runtime.progress import watch
+
+    with watch() as seen:
+        spinner = Spinner("dots", text)
+
+        def line() -> RenderableType:
+            share = seen.share
+            if share is None:
+                return spinner
+            parts = Table.grid(padding=(0, 1))
+            bar = ProgressBar(total=1.0, completed=share, width=20)
+            parts.add_row(spinner, bar, f"{share:.0%}", seen.words())
+            return parts
+
+        console = Console(stderr=True)
+        with Live(console=console, get_renderable=line, transient=True, refresh_per_second=8):
+            yield
 
 
 @contextmanager
