@@ -402,3 +402,15 @@ def test_shuffling_finds_the_columns_that_matter(regressor, test_rows):
 def test_unknown_feature_is_named(regressor, test_rows):
     with pytest.raises(InputError, match="no column 'size'"):
         make_slices(Answers(regressor), test_rows[0], ["size"])
+
+
+# --- times ---------------------------------------------------------------------------------------
+
+
+def test_seconds_stand_beside_those_that_were_foretold(regressor, context, class_context):
+    rows = {row["part"]: row["seconds"] for row in context["targets"][0]["times"]}
+    report = regressor.fit_report_
+    assert rows["fit, total"] == f"{report.seconds['total']:.2f}"
+    assert rows["fit, total, as foretold before it"] == f"{report.foretold_seconds:.2f}"
+    # Classifiers have no forecast.
+    assert not any("foretold" in row["part"] for row in class_context["targets"][0]["times"])

@@ -82,7 +82,7 @@ def classification_context(model: Any, X: Any, y: Any) -> dict[str, Any]:
         "tried_pictures": _kernel_pictures(model),
         "report_lines": str(report).splitlines(),
         "advice": advice,
-        "times": timing_rows(report.seconds, seconds, answered.n),
+        "times": timing_rows(report, seconds, answered.n),
     }
     return {
         "kind": "classification",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import twostagegp
 from twostagegp.errors import TwoStageGPError
+from twostagegp.estimators.fit_report import FitReport
 from twostagegp.estimators.fitted import FittedClasses
 from twostagegp.kernels.catalogue import CATALOGUE
 from twostagegp.plotting.searches import draw_stage
@@ -195,8 +196,12 @@ def outside_training(model: Any, numbers: NDArray[np.float64]) -> NDArray[np.boo
     return flags if flags.mean() > usual else none
 
 
-def timing_rows(seconds: dict[str, float], predict: float, n: int) -> list[dict[str, str]]:
-    """Return the seconds that each part of the fit and the predictions of this page took."""
+def timing_rows(report: FitReport, predict: float, n: int) -> list[dict[str, str]]:
+    """Return the seconds of each part of the fit and of the predictions of this page.
+
+    A fit with a forecast has one more row, with the seconds that were foretold.
+    """
+    seconds = report.seconds
     rows = [
         {"part": f"fit: {part}", "seconds": f"{value:.2f}"}
         for part, value in seconds.items()
@@ -204,6 +209,9 @@ def timing_rows(seconds: dict[str, float], predict: float, n: int) -> list[dict[
     ]
     if "total" in seconds:
         rows.append({"part": "fit, total", "seconds": f"{seconds['total']:.2f}"})
+    if report.foretold_seconds is not None:
+        foretold = f"{report.foretold_seconds:.2f}"
+        rows.append({"part": "fit, total, as foretold before it", "seconds": foretold})
     rows.append({"part": f"predictions for {plural(n, 'test row')}", "seconds": f"{predict:.2f}"})
     return rows
 

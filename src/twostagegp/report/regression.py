@@ -97,7 +97,7 @@ def regression_context(model: Any, X: Any, y: Any) -> dict[str, Any]:
                 "check_pictures": check_pictures,
                 "report_lines": str(report).splitlines(),
                 "advice": advice,
-                "times": timing_rows(report.seconds, seconds, target.n),
+                "times": timing_rows(report, seconds, target.n),
             }
         )
     first = reports[0]
