@@ -341,15 +341,16 @@ def _foretold_section(records: list[Record]) -> str:
     for key in keys:
         here = [r for r in known if (r["rows"], r["set"], str(r["method"]), r["cores"]) == key]
         rows, name, method, threads = key
-        foretold, took = (fmean(r[f] for r in here) for f in ("foretold_seconds", "fit_wall"))
+        fields = ("foretold_seconds", "fit_wall", "fit_cpu")
+        foretold, took, cpu = (fmean(r[field] for r in here) for field in fields)
         counts = [str(threads), str(len(here))]
         line = [f"{rows:,}", name, method, *counts, figure(foretold), figure(took)]
-        lines.append([*line, figure(took / foretold)])
+        lines.append([*line, figure(took / foretold), figure(cpu)])
     words = (
-        "Seconds that `fit_report_` predicted before the fit, and those that it took; means over "
-        "the draws."
+        "Seconds that `fit_report_` predicted before the fit, which assumes that the cores are "
+        "free, and those that it took, with its CPU seconds; means over the draws."
     )
-    table = markdown_table([*header, "took / predicted"], lines)
+    table = markdown_table([*header, "took / predicted", "CPU, s"], lines)
     return joined("## Predicted seconds of a fit", words, table)
 
 

@@ -261,4 +261,4 @@ def test_page_compares_predicted_seconds_if_the_model_reports_them():
     assert "Predicted seconds" not in report([fit_record(foretold_seconds=None)])
     page = report([fit_record(foretold_seconds=4.0)])
     found = cells_of(page, "Predicted seconds of a fit", "100", "generated", "exact")
-    assert found == ["1", "1", "4.00", "2.00", "0.500"]
+    assert found == ["1", "1", "4.00", "2.00", "0.500", "3.00"]
