@@ -148,12 +148,13 @@ def foretell(options: Options, m: int, d: int, device: torch.device) -> Forecast
         return None
     settings, exact = options.settings, options.method == "exact"
     forms = 2 if options.ard == "both" and d > 1 else 1
-    one = options.objective == "nll" or options.mean == "search" or m < settings.mean.small_rows
+    few = m < settings.mean.small_rows
+    one = few or options.objective == "nll" or options.mean == "search"
     # Only kernels with a lengthscale per column are trained by the likelihood as well, and only by
     # the exact method.
     again = exact and not one and options.ard is not False and d > 1
     k, v = len(options.kernels), len(options.variance_choices())
-    plan = Plan(k * (forms + again), v * forms, available_cores())
+    plan = Plan(k * (forms + again), v if few else v * forms, available_cores())
     if exact:
         return forecast_of_exact(m, d, plan, settings)
     return forecast_of_neighbors(m, d, plan, settings) if options.method == "neighbors" else None
