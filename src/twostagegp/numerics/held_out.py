@@ -172,8 +172,9 @@ def leave_out(f: Solved, rows: Rows, s: Tensor) -> Heldout:
         S = f.block_inverses(rows.blocks())
         variance = S.diagonal() + s * (1.0 - 1.0 / c)
         return Heldout(S @ f.alpha, torch.ones_like(c), variance)
-    v = one_copy(f.kappa, c, s).v
-    factor = torch.where(c > 1.0, v / c, 1.0 / f.kappa)
+    kappa = f.kappa
+    v = one_copy(kappa, c, s).v
+    factor = torch.where(c > 1.0, v / c, 1.0 / kappa)
     if f.alpha.ndim == 2:
         factor = factor[:, None]
     return Heldout(factor * f.alpha, torch.where(c > 1.0, v / s, torch.ones_like(s)), v)

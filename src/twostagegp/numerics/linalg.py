@@ -28,6 +28,7 @@ __all__ = [
     "cholesky_inverse",
     "cholesky_solve",
     "extended_cholesky",
+    "inverse_diagonal",
     "not_finite",
     "not_positive_definite",
     "safe_cholesky",
@@ -228,6 +229,21 @@ def cholesky_inverse(L: Tensor) -> Tensor:
         L, torch.eye(len(L), dtype=L.dtype, device=L.device), upper=False
     )
     return half.T @ half
+
+
+def inverse_diagonal(L: Tensor) -> Tensor:
+    """Return the diagonal of the inverse of ``L L^T``, shape (n,).
+
+    Examples
+    --------
+    >>> import torch
+    >>> inverse_diagonal(torch.tensor([[2.0, 0.0], [1.0, 1.0]]))
+    tensor([0.5000, 1.0000])
+    """
+    if L.device.type == "cpu" and L.dtype == torch.float64 and lapack.available():
+        U = L.detach().T.clone(memory_format=torch.contiguous_format)
+        return torch.from_numpy(lapack.inverse_diagonal_(U.numpy()))
+    return cholesky_inverse(L).diagonal()
 
 
 def batch_solve(L: Tensor, b: Tensor) -> Tensor:

@@ -60,8 +60,8 @@ class MeanSettings:
     #: Below this many distinct rows candidates are trained by the likelihood only, fewer candidates
     #: are refitted, and the kernel of the variance has one lengthscale.
     small_rows: int = 60
-    #: Up to this many distinct rows more evaluations on all of them are affordable.
-    medium_rows: int = 1200
+    #: Up to this many distinct rows the training before that on all rows is on ``first_rows`` only.
+    medium_rows: int = 810
     #: Above this many distinct rows only three candidates are trained on all of them.
     full_training_rows: int = 3000
     #: Above this many distinct rows the best of the three gets two evaluations on all rows instead
@@ -92,8 +92,8 @@ class MeanSettings:
     variance_keep: int = 3
     #: Evaluations on all rows of the best candidates, best first, up to ``medium_rows`` rows and up
     #: to ``full_training_rows``; further candidates are dropped.
-    medium_steps: tuple[int, ...] = (4, 3, 2, 0, 0, 0)
-    full_steps: tuple[int, ...] = (4, 3, 2, 0)
+    medium_steps: tuple[int, ...] = (6, 4, 3, 3, 2, 2)
+    full_steps: tuple[int, ...] = (4, 3, 2, 0, 0, 0)
     #: Rows of the first training on tables of up to ``full_training_rows`` rows; above, twice as
     #: many.
     first_rows: int = 150
@@ -321,7 +321,12 @@ DEFAULTS = Settings()
 #: evaluations and folds, and a calibration without trees.
 QUICK = Settings(
     mean=MeanSettings(
-        refit_folds=5, early_keep=3, variance_keep=1, medium_steps=(4, 3, 2), tuning_rows=300
+        refit_folds=5,
+        early_keep=3,
+        variance_keep=1,
+        medium_steps=(4, 3, 2),
+        full_steps=(4, 3, 2),
+        tuning_rows=300,
     ),
     sample=SampleSettings(
         rows=4000,

@@ -38,9 +38,12 @@ from twostagegp.engines.problem import ObjectiveName, Problem
 from twostagegp.kernels import Kernel, Vector
 from twostagegp.numerics.held_out import Heldout, leave_out
 from twostagegp.numerics.linalg import (
+    Blocks,
+    block_inverses,
     cholesky_inverse,
     cholesky_solve,
     extended_cholesky,
+    inverse_diagonal,
     safe_cholesky,
 )
 from twostagegp.numerics.objectives import Factored
@@ -130,6 +133,21 @@ class ExactEngine:
         if self.rows.extra.ndim == 2:
             return SeveralPosterior(kernel, parameters, self.rows)
         return ExactPosterior(kernel, parameters, self.rows, self.factor_dtype, self.settings)
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """What held-out predictions need of a factorised covariance; the inverse only for groups."""
+
+    L: Tensor
+    alpha: Tensor
+
+    @property
+    def kappa(self) -> Tensor:
+        return inverse_diagonal(self.L)
+
+    def block_inverses(self, blocks: list[Tensor]) -> Blocks:
+        return block_inverses(cholesky_inverse(self.L), blocks)
 
 
 class ExactPosterior:
@@ -289,8 +307,7 @@ class ExactPosterior:
         if index is not None and not self._large and self._whole_groups(index):
             return self._heldout_of(index)
         if not self._large:
-            f, s = self.factored()
-            held = leave_out(f, self.rows, s)
+            held = leave_out(_Solved(self.L, self.alpha), self.rows, self._noises())
         else:
             inverse = self._blocked()
             inverse.alpha = self.alpha  # known already
