@@ -15,7 +15,7 @@ def _table(n=140, seed=0):
     return X, (X[:, 0] * X[:, 1] + 0.3 * rng.normal(size=n) > 0).astype(int)
 
 
-def _probabilities(stages, errors=1.0, groups=None):
+def _probabilities(stages, errors=0.0, groups=None):
     X, y = _table()
     settings = Settings(classes=ClassSettings(stage_errors=errors))
     model = TwoStageGPClassifier(stages=stages, settings=settings, **SMALL)

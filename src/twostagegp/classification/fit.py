@@ -158,7 +158,7 @@ def _mean(
     """Return part 1; None if ``stages="auto"`` and the single stage is as good.
 
     Two stages take about three times as long as one. They are fitted if their first members lower
-    the held-out log loss by more than its standard error.
+    the held-out log loss by more than ``stage_errors`` standard errors.
     """
     if single is None:
         return fit_class_mean(table, options, sample, [], seed)

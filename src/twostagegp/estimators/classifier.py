@@ -100,8 +100,7 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
     stages : {"auto", 2, 1}
         2: a stack gives the mean, Gaussian processes on its residuals the variance. 1: Gaussian
         processes on the targets themselves give both. ``"auto"`` takes two stages, which take about
-        three times as long, if the first models of the stack lower the held-out log loss by more
-        than its standard error.
+        three times as long, if the first models of the stack lower the held-out log loss.
     alpha_eps : "auto" or float
         Dirichlet parameter of the classes that a row does not belong to; ``"auto"`` chooses it by
         held-out log loss.
