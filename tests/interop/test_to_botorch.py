@@ -98,7 +98,14 @@ class TestPosterior:
         rows = np.arange(n)
         cases = Cases.of(z, np.ones(n), rows, rows % 5, None, 1.0, rng)
         members = scale_members(
-            situation, z, cases, None, 0, rng, LocalScaleSettings(), torch.device("cpu")
+            situation,
+            z,
+            cases,
+            None,
+            0,
+            rng,
+            LocalScaleSettings(tree_rows=150),
+            torch.device("cpu"),
         )
         assert len(members) == 3  # two ridges and the trees
         combination = Combination(np.array([0.5, 0.6, 0.7]), 0.1, 0.2)

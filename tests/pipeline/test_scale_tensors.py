@@ -39,7 +39,7 @@ def local_scale(uses_mean=True, constant=False):
     where = replace(features(n, constant=constant), uses_mean=uses_mean)
     z, rows = np.exp(where.X[:, 0]) * rng.normal(size=n), np.arange(n)
     cases = Cases.of(z, np.ones(n), rows, rows % 5, None, 1.0, rng)
-    members = scale_members(where, z, cases, None, 0, rng, LocalScaleSettings(), CPU)
+    members = scale_members(where, z, cases, None, 0, rng, LocalScaleSettings(tree_rows=150), CPU)
     assert len(members) == 3
     combination = Combination(np.array([0.5, 0.6, 0.7]), 0.1, 0.2)
     return LocalScale(members, combination, np.ones(n), 2.0, 0.5, uses_mean)

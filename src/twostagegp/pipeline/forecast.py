@@ -34,6 +34,7 @@ from twostagegp.kernels import make_kernel
 from twostagegp.pipeline.mean.refits import depends_on_rows, trains_afresh
 from twostagegp.pipeline.settings import MeanSettings, Options, Settings
 from twostagegp.runtime.cores import available_cores
+from twostagegp.training.ladder import rung_sizes
 
 __all__ = [
     "Forecast",
@@ -193,7 +194,7 @@ def _work_of_exact(m: int, d: int, plan: Plan, settings: MeanSettings) -> Iterat
     k, v = plan.mean_candidates, plan.variance_candidates
     first: float = m
     if m > settings.refit_rows:
-        first = settings.first_rows * (1 if m <= settings.full_training_rows else 2)
+        first = settings.first_training(m, d)
     elif m >= settings.early_rows:
         first = m * settings.early_folds / settings.afresh_folds
     yield Work("mean", "evaluation", k * _FROM_START, first)
@@ -203,23 +204,22 @@ def _work_of_exact(m: int, d: int, plan: Plan, settings: MeanSettings) -> Iterat
         yield Work("mean", "evaluation", min(k, settings.early_keep) * steps, m)
         yield Work("variance", "evaluation", min(v, settings.variance_keep) * steps, m)
     if m <= settings.refit_rows:
-        yield from _refits(m, d, _survivors(m, k, settings), settings)
+        yield from _refits(m, d, _survivors(m, d, k, settings), settings)
     else:
-        rows = first
-        while (rows := 3 * rows) <= m / 1.8:
+        for rows in rung_sizes(m, int(first))[1:]:
             yield Work("mean", "evaluation", 6.0 * 2.0 * k / 3.0, rows)
             yield Work("variance", "evaluation", 6.0 * v / 3.0, rows)
-        yield Work("mean", "evaluation", sum(settings.steps_on_all_rows(m)[:k]), m)
+        yield Work("mean", "evaluation", sum(settings.steps_on_all_rows(m, d)[:k]), m)
         yield Work("variance", "evaluation", 3.0, m)
-    yield Work("mean", "ridge", _survivors(m, k, settings), m)
+    yield Work("mean", "ridge", _survivors(m, d, k, settings), m)
     yield Work("calibration", "calibration", 1.0, m)
 
 
-def _survivors(m: int, k: int, settings: MeanSettings) -> int:
+def _survivors(m: int, d: int, k: int, settings: MeanSettings) -> int:
     """Return how many of k candidates become ridges."""
     if m <= settings.refit_rows:
         return min(k, settings.refit_keep // (1 if m >= settings.small_rows else 2))
-    return min(k, max(3, len(settings.steps_on_all_rows(m))))
+    return min(k, max(3, len(settings.steps_on_all_rows(m, d))))
 
 
 def _refits(m: int, d: int, k: int, settings: MeanSettings) -> Iterator[Work]:
@@ -248,7 +248,7 @@ def forecast_of_exact(m: int, d: int, plan: Plan, settings: Settings) -> Forecas
     True
     """
     mean, blocked = settings.mean, settings.exact.blocked_rows
-    at_a_time = min(plan.cores, _survivors(m, plan.mean_candidates, mean)) ** 0.8
+    at_a_time = min(plan.cores, _survivors(m, d, plan.mean_candidates, mean)) ** 0.8
     conditionings = 0.6 * mean.afresh_folds + 1 if m <= mean.refit_rows else 1
 
     def cost(kind: str, rows: float) -> float:

@@ -21,6 +21,7 @@ from twostagegp.engines.exact.settings import ExactSettings
 from twostagegp.engines.problem import ObjectiveName
 from twostagegp.runtime.dask_cluster import DaskSettings
 from twostagegp.search.settings import SearchSettings
+from twostagegp.training.ladder import rung_sizes
 from twostagegp.training.rounds import Schedule
 from twostagegp.training.schedule import Training
 
@@ -60,8 +61,6 @@ class MeanSettings:
     #: Below this many distinct rows candidates are trained by the likelihood only, fewer candidates
     #: are refitted, and the kernel of the variance has one lengthscale.
     small_rows: int = 60
-    #: Up to this many distinct rows the training before that on all rows is on ``first_rows`` only.
-    medium_rows: int = 810
     #: Above this many distinct rows only three candidates are trained on all of them.
     full_training_rows: int = 3000
     #: Above this many distinct rows the best of the three gets two evaluations on all rows instead
@@ -90,13 +89,15 @@ class MeanSettings:
     early_rows: int = 150
     early_keep: int = 10
     variance_keep: int = 3
-    #: Evaluations on all rows of the best candidates, best first, up to ``medium_rows`` rows and up
-    #: to ``full_training_rows``; further candidates are dropped.
+    #: Rows of the first training above ``refit_rows`` distinct rows: at least so many, and so many
+    #: per column, but no more than twice ``first_rows``; above ``full_training_rows`` twice.
+    first_rows: int = 150
+    first_rows_per_column: int = 30
+    #: Evaluations on all rows of the best candidates, best first, up to ``full_training_rows``: if
+    #: the training before was on fewer than ``many_rows``, and otherwise.
     medium_steps: tuple[int, ...] = (6, 4, 3, 3, 2, 2)
     full_steps: tuple[int, ...] = (4, 3, 2, 0, 0, 0)
-    #: Rows of the first training on tables of up to ``full_training_rows`` rows; above, twice as
-    #: many.
-    first_rows: int = 150
+    many_rows: int = 400
     #: Training ends if a step is expected to gain less than this, in nats over all rows.
     least_gain: float = 0.05
     #: Rows on which the penalty of a trained candidate is tuned, and the equally spaced shifts of
@@ -106,14 +107,20 @@ class MeanSettings:
     #: Ridge on the stack's weights: spreads weight over candidates with nearly equal residuals.
     stack_ridge: float = 0.03
 
-    def steps_on_all_rows(self, m: int) -> tuple[int, ...]:
+    def first_training(self, m: int, d: int) -> int:
+        """Return the rows of the first training on m distinct rows, more than ``refit_rows``."""
+        most = 2 * self.first_rows
+        if m > self.full_training_rows:
+            return most
+        return min(max(self.first_rows, self.first_rows_per_column * d), most)
+
+    def steps_on_all_rows(self, m: int, d: int) -> tuple[int, ...]:
         """Return the evaluations on all of m distinct rows above ``refit_rows``, best first."""
-        if m <= self.medium_rows:
-            return self.medium_steps
-        if m <= self.full_training_rows:
-            return self.full_steps
-        # The rung before has at least a third of the rows, so few evaluations suffice.
-        return (2 if m > self.largest_training_rows else 3, 2)
+        if m > self.full_training_rows:
+            # The rung before has at least a third of the rows, so few evaluations suffice.
+            return (2 if m > self.largest_training_rows else 3, 2)
+        before = max(rung_sizes(m, self.first_training(m, d)), default=0)
+        return self.medium_steps if before < self.many_rows else self.full_steps
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from twostagegp.training.candidates import Candidate, fitted_only
 from twostagegp.training.optimise import Fitted
 from twostagegp.training.side_by_side import for_each
 
-__all__ = ["EARLY_STEPS", "EARLY_TOLERANCE", "Ladder", "Rung", "climb"]
+__all__ = ["EARLY_STEPS", "EARLY_TOLERANCE", "Ladder", "Rung", "climb", "rung_sizes"]
 
 #: Iterations of the first training, from the starting values, and its tolerance.
 EARLY_STEPS, EARLY_TOLERANCE = 40, 1e-3
@@ -48,6 +48,21 @@ class Rung:
         if isinstance(self.steps, int):
             return self.steps
         return self.steps[rank] if rank < len(self.steps) else 0
+
+
+def rung_sizes(n: int, first: int) -> list[int]:
+    """Return the rows of the rungs before the one with all n rows, each three times as many.
+
+    Examples
+    --------
+    >>> rung_sizes(2000, 300), rung_sizes(500, 300)
+    ([300, 900], [])
+    """
+    sizes, size = [], first
+    while 0 < size <= n / 1.8:
+        sizes.append(size)
+        size *= 3
+    return sizes
 
 
 @dataclass(frozen=True)
@@ -91,11 +106,7 @@ class Ladder:
         >>> [(r.rows, r.keep) for r in Ladder.plan(2000, 20, 6, 8).rungs]
         [(300, 20), (900, 13), (2000, 6)]
         """
-        sizes = []
-        size = first
-        while 0 < size <= n / 1.8:
-            sizes.append(size)
-            size *= 3
+        sizes = rung_sizes(n, first)
         if not sizes:
             # A few dozen rows do not determine hyperparameters more precisely.
             return cls((Rung(n, n_candidates, 60, 1e-3 if n < 60 else 2e-4),))

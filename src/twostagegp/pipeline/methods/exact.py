@@ -125,7 +125,7 @@ class ExactMethod:
         **plan: Any,
     ) -> Ladder:
         sizes = self._settings
-        first = sizes.first_rows if self.m <= sizes.full_training_rows else 2 * sizes.first_rows
+        first = sizes.first_training(self.m, self.data.rows.X.shape[1])
         if self.m <= sizes.refit_rows:
             share = np.isin(self.folds % sizes.afresh_folds, np.arange(sizes.early_folds))
             first = int(share.sum()) if self.m >= sizes.early_rows else 0
@@ -142,7 +142,7 @@ class ExactMethod:
 
     def _mean_ladder(self, n_candidates: int) -> Ladder:
         m, sizes = self.m, self._settings
-        steps = sizes.steps_on_all_rows(m)
+        steps = sizes.steps_on_all_rows(m, self.data.rows.X.shape[1])
         if m > sizes.full_training_rows:
             return self._ladder(n_candidates, 3, steps, patient=True)
         if m <= sizes.refit_rows:
