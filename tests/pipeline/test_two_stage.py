@@ -183,3 +183,18 @@ def test_half_of_the_kept_kernels_have_one_lengthscale_if_rows_are_few():
     assert [c.kernel.ard for c in kept] == [True, True, False, False]
     assert shortlist(candidates[:5], 4, 40, 25) == candidates[:4]
     assert shortlist(candidates, 4, 400, 25) == candidates[:4]
+
+
+def _first_rows(noise, caplog):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 2))
+    y = np.sin(X[:, 0]) + X[:, 1] + noise * rng.normal(size=200)
+    caplog.clear()
+    with caplog.at_level("INFO", logger="twostagegp"):
+        TwoStageGPRegressor(random_state=0, n_jobs=1).fit(X, y)
+    return next(r.args[3] for r in caplog.records if "kernels on" in r.msg)
+
+
+def test_candidates_begin_on_some_rows_unless_the_table_has_little_noise(caplog):
+    assert _first_rows(1.0, caplog) == 80  # two of five folds
+    assert _first_rows(0.05, caplog) == 200

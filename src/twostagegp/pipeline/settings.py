@@ -84,6 +84,10 @@ class MeanSettings:
     #: that follow without the fold.
     early_folds: int = 2
     afresh_evaluations: int = 6
+    #: Share of the target's variance below which the held-out error of one kernel shows that a
+    #: table has little noise. Candidates are then trained on all rows from the beginning, or, above
+    #: ``refit_rows``, on twice ``first_rows``.
+    little_noise: float = 0.1
     #: Fewest distinct rows from which the first training is on some of the rows only, and
     #: candidates of the mean and of the variance that are then trained on all rows.
     early_rows: int = 150
@@ -95,7 +99,7 @@ class MeanSettings:
     first_rows_per_column: int = 30
     #: Evaluations on all rows of the best candidates, best first, up to ``full_training_rows``: if
     #: the training before was on fewer than ``many_rows``, and otherwise.
-    medium_steps: tuple[int, ...] = (6, 4, 3, 3, 2, 2)
+    medium_steps: tuple[int, ...] = (8, 6, 6, 4, 4, 4)
     full_steps: tuple[int, ...] = (4, 3, 2, 0, 0, 0)
     many_rows: int = 400
     #: Training ends if a step is expected to gain less than this, in nats over all rows.

@@ -36,7 +36,7 @@ from twostagegp.training.candidates import (
     rank_by_unseen_error,
     train_with,
 )
-from twostagegp.training.ladder import Ladder, climb
+from twostagegp.training.ladder import EARLY_STEPS, EARLY_TOLERANCE, Ladder, climb
 
 if TYPE_CHECKING:
     from twostagegp.pipeline.mean.stacked import StackedMean
@@ -100,9 +100,10 @@ class ExactMethod:
             for candidate in candidates:
                 train_with(self.engine, candidate, self.options.training, rng)
             return fitted_only(candidates)
-        ladder, order = self._mean_ladder(len(candidates)), rng.permutation(self.m)
+        order = rng.permutation(self.m)
         if self._refits:
             order = early_order(self.folds, rng, self._settings)
+        ladder = self._mean_ladder(len(candidates), self._has_little_noise(candidates, order))
         survivors, early = climb(self.engine, candidates, ladder, rank_by_unseen_error, order)
         keep = self._settings.refit_keep // (1 if self.m >= self._settings.small_rows else 2)
         if self._refits and len(survivors) > keep:
@@ -117,36 +118,64 @@ class ExactMethod:
             self.n_refits += sum(len(fit.parameters) for fit in fits)
         return survivors
 
+    def _has_little_noise(self, candidates: list[Candidate], order: Index) -> bool:
+        """Return whether one kernel, trained on the first rows, predicts each from the others well.
+
+        On such a table every row makes the lengthscales more precise, and training that begins on a
+        small part of the rows may end at a worse optimum.
+        """
+        first = self._first_training
+        if not 0 < first <= self.m / 1.8:
+            return False
+        flexible = [c for c in candidates if c.kernel.ard] or candidates
+        probe = Candidate(flexible[len(flexible) // 2].kernel, flexible[0].objective)
+        part = self.engine.subset(np.sort(order[:first]))
+        probe.train(part, None, False, EARLY_STEPS, EARLY_TOLERANCE)
+        if probe.parameters is None or probe.failure:
+            return False
+        residual = part.condition(probe.kernel, probe.parameters).heldout().residual
+        share = float(residual.square().mean() / part.rows.t.var())
+        return share < self._settings.little_noise
+
+    @cached_property
+    def _first_training(self) -> int:
+        """Rows of the first training of a table with noise; 0 if it is on all rows."""
+        sizes = self._settings
+        if self.m > sizes.refit_rows:
+            return sizes.first_training(self.m, self.data.rows.X.shape[1])
+        share = np.isin(self.folds % sizes.afresh_folds, np.arange(sizes.early_folds))
+        return int(share.sum()) if self.m >= sizes.early_rows else 0
+
     def _ladder(
         self,
         n_candidates: int,
         keep: int,
         steps: int | tuple[int, ...],
+        first: int | None = None,
         **plan: Any,
     ) -> Ladder:
-        sizes = self._settings
-        first = sizes.first_training(self.m, self.data.rows.X.shape[1])
-        if self.m <= sizes.refit_rows:
-            share = np.isin(self.folds % sizes.afresh_folds, np.arange(sizes.early_folds))
-            first = int(share.sum()) if self.m >= sizes.early_rows else 0
         return Ladder.plan(
             self.m,
             n_candidates,
             keep,
             steps,
-            first=first,
-            least_gain=sizes.least_gain,
+            first=self._first_training if first is None else first,
+            least_gain=self._settings.least_gain,
             blocked_rows=self.engine.settings.blocked_rows,
             **plan,
         )
 
-    def _mean_ladder(self, n_candidates: int) -> Ladder:
+    def _mean_ladder(self, n_candidates: int, little_noise: bool) -> Ladder:
         m, sizes = self.m, self._settings
         steps = sizes.steps_on_all_rows(m, self.data.rows.X.shape[1])
         if m > sizes.full_training_rows:
             return self._ladder(n_candidates, 3, steps, patient=True)
         if m <= sizes.refit_rows:
-            return self._ladder(n_candidates, sizes.early_keep, sizes.afresh_evaluations)
+            first = 0 if little_noise else None
+            return self._ladder(n_candidates, sizes.early_keep, sizes.afresh_evaluations, first)
+        if little_noise:
+            first, steps = 2 * sizes.first_rows, sizes.medium_steps
+            return self._ladder(n_candidates, len(steps), steps, first)
         return self._ladder(n_candidates, len(steps), steps)
 
     @cached_property
