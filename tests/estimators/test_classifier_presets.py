@@ -38,8 +38,7 @@ def test_auto_takes_the_second_stage_where_it_lowers_the_loss_of_held_out_rows()
     rng = np.random.default_rng(1)
     X = rng.normal(size=(300, 8))
     y = (X.sum(1) + 0.5 * rng.normal(size=300) > 0).astype(int)  # a logistic regression's table
-    model = TwoStageGPClassifier(**SMALL).fit(X[:150], y[:150])
-    assert model.stages == "auto"
+    model = TwoStageGPClassifier(stages="auto", **SMALL).fit(X[:150], y[:150])
     assert model.mean_ is not None
     assert "logistic" in model.mean_.label
 

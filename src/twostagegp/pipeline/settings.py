@@ -282,7 +282,7 @@ class ClassSettings:
     variance_first_rows: int = 200
     variance_keep: int = 3
     #: Standard errors by which two stages must lower the log loss with ``stages="auto"``.
-    stage_errors: float = 0.0
+    stage_errors: float = 1.0
     #: Values of ``alpha_eps`` that are tried, and rows on which one is chosen.
     alphas: tuple[float, ...] = (0.01, 0.05, 0.2, 0.5)
     choice_rows: int = 800
