@@ -106,7 +106,7 @@ class MeanSettings:
     least_gain: float = 0.05
     #: Rows on which the penalty of a trained candidate is tuned, and the equally spaced shifts of
     #: its logarithm that are tried.
-    tuning_rows: int = 500
+    tuning_rows: int = 1000
     penalty_shifts: tuple[float, ...] = (-2.0, -1.0, 0.0, 1.0)
     #: Ridge on the stack's weights: spreads weight over candidates with nearly equal residuals.
     stack_ridge: float = 0.03
