@@ -15,7 +15,6 @@ import math
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -24,6 +23,7 @@ import numpy as np
 
 from benchmarks import RESULTS
 from benchmarks.class_tables import TABLES, draw
+from benchmarks.quick_preset import Cell
 from measurements.arguments import names, numbers, positive
 from measurements.pages import Page, joined, scored, standard_error
 from measurements.runner import Measurement, run
@@ -33,7 +33,7 @@ from measurements.timing import Timed
 from twostagegp import TwoStageGPClassifier
 from twostagegp.metrics.classification import ece, log_loss
 
-__all__ = ["MEASUREMENT", "Cell", "cells", "measure"]
+__all__ = ["MEASUREMENT", "cells", "measure"]
 
 ROWS, DRAWS = (200, 600), 2
 PRESETS: Mapping[str, Callable[..., Any]] = {
@@ -43,16 +43,6 @@ PRESETS: Mapping[str, Callable[..., Any]] = {
     "quick": TwoStageGPClassifier.quick,
 }
 REFERENCE = "two stages"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One fit of one preset to one draw of a table."""
-
-    preset: str
-    table: str
-    rows: int
-    draw: int
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

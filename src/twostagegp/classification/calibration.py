@@ -27,7 +27,7 @@ from scipy.optimize import minimize
 from twostagegp.classification.probability import quadrature_softmax, sobol_normals
 from twostagegp.pipeline.settings import ClassSettings
 
-__all__ = ["LatentScale", "choose_scale", "losses_of"]
+__all__ = ["LatentScale", "choose_scale", "losses_of", "mean_and_error"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -76,6 +76,23 @@ def losses_of(scale: LatentScale, latents: Array, variances: Array, codes: Index
     return -np.log(np.maximum(P[np.arange(len(codes)), codes], np.finfo(float).tiny))
 
 
+def mean_and_error(values: Array, weight: Array, labels: Index) -> tuple[float, float]:
+    """Return the weighted mean of values and its standard error.
+
+    Rows with the same label are one observation.
+
+    Examples
+    --------
+    >>> values, labels = np.array([1.0, 1.0, 3.0, 3.0]), np.array([0, 0, 1, 1])
+    >>> [round(number, 3) for number in mean_and_error(values, np.ones(4), labels)]
+    [2.0, 0.707]
+    """
+    share = weight / weight.sum()
+    mean = float(share @ values)
+    by_label = np.bincount(labels, weights=share * (values - mean))
+    return mean, math.sqrt(float(by_label @ by_label))
+
+
 def choose_scale(
     latents: Array,
     variances: Array,
@@ -110,9 +127,8 @@ def choose_scale(
     best = int(np.argmin(losses))
     chosen = best
     for j in range(best + 1, len(found)):
-        difference = rows[j] - rows[best]
-        by_group = np.bincount(labels, weights=share * (difference - share @ difference))
-        if share @ difference <= settings.standard_errors * math.sqrt(float(by_group @ by_group)):
+        difference, error = mean_and_error(rows[j] - rows[best], w, labels)
+        if difference <= settings.standard_errors * error:
             chosen = j
     by_factor = dict(zip(settings.variance_factors, losses.tolist(), strict=True))
     picked = found[chosen]

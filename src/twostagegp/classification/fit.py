@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from twostagegp.classification.calibration import LatentScale, choose_scale, losses_of
+from twostagegp.classification.calibration import (
+    LatentScale,
+    choose_scale,
+    losses_of,
+    mean_and_error,
+)
 from twostagegp.classification.dirichlet import Dirichlet
 from twostagegp.classification.latents import Latents
 from twostagegp.classification.mean import ClassMean, fit_class_mean
@@ -173,11 +177,8 @@ def _mean(
     losses = losses_of(scale, *single.heldout, codes)
 
     def lower(heldout: Array) -> bool:
-        gain = losses - row_losses(heldout, codes)
-        share = weight / weight.sum()
-        by_group = np.bincount(labels, weights=share * (gain - share @ gain))
-        least = options.settings.stage_errors * math.sqrt(float(by_group @ by_group))
-        return bool(share @ gain > least)
+        gain, error = mean_and_error(losses - row_losses(heldout, codes), weight, labels)
+        return gain > options.settings.stage_errors * error
 
     mean = fit_class_mean(table, options, sample, [single.member()], seed, lower)
     if mean is not None:
@@ -210,7 +211,6 @@ def _single_stage(
     table: ClassTable, options: ClassOptions, sample: Index, rng: np.random.Generator
 ) -> _SingleStage:
     """Return the single stage, with held-out predictions."""
-    options = replace(options, stages=1)
     trained, tried = _choose_dirichlet(table, options, None, sample, rng)
     latents = condition(table, trained, options.method, options.n_neighbors)
     heldout = _heldout(table, trained, latents, options, sample, rng)

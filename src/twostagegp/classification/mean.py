@@ -91,7 +91,7 @@ def fit_class_mean(
     sample: Index,
     further: Sequence[Member],
     seed: int,
-    worthwhile: Callable[[Array], bool] = lambda heldout: True,
+    worthwhile: Callable[[Array], bool] | None = None,
 ) -> ClassMean | None:
     """Fit the members and pool them; None if the first of them show that it is not worthwhile.
 
@@ -101,7 +101,7 @@ def fit_class_mean(
         Distinct rows that are held out.
     further : sequence of Member
         Fitted models that join the stack.
-    worthwhile : callable
+    worthwhile : callable, optional
         Takes the pooled held-out latents, shape (h, K), of ``further``, the best ridge and the
         classifiers, and returns whether to go on.
     """
@@ -139,7 +139,7 @@ def fit_class_mean(
         members.append(logistic_member(table, view, folds, sample, settings, seed, rng))
     for model in classifiers:
         members.append(CrossFitted(model, None, table, folds, sample, settings.prior_share, seed))
-    if not worthwhile(pooled().heldout):
+    if worthwhile is not None and not worthwhile(pooled().heldout):
         return None
     for ridge in ridges[1:]:
         add(ridge)

@@ -26,6 +26,7 @@ from twostagegp.engines.problem import ObjectiveName
 from twostagegp.kernels import Kernel, PlusConstant, Vector, is_flexible
 from twostagegp.pipeline.settings import ClassSettings
 from twostagegp.training.candidates import Candidate, fitted_only, train_with
+from twostagegp.training.ladder import rung_sizes
 from twostagegp.training.schedule import Training
 from twostagegp.training.side_by_side import for_each
 
@@ -112,8 +113,9 @@ def train_latents(
     target = dirichlet.target(table.codes)
     centre = table.c @ target / table.c.sum()
     scale = float(np.sqrt(np.mean(table.c @ (target - centre) ** 2 / table.c.sum())))
-    order = rng.permutation(len(rows)) if training is None else np.arange(len(rows))
-    pick = order if training is not None else order[: settings.training_rows]
+    pick = np.arange(len(rows))
+    if training is None:
+        pick = rng.permutation(len(rows))[: settings.training_rows]
     R = None
     if residuals is not None:
         R = table.tensor((residuals[pick] / scale) ** 2 * table.c[rows[pick], None])
@@ -186,8 +188,8 @@ def _compete(
     best kernel with few parameters stays as well.
     """
     alive, first = list(competitors), settings.variance_first_rows
-    if n >= 1.8 * first and len(alive) > settings.variance_keep:
-        _train_each(alive, R, np.arange(first), False, settings.training_steps)
+    if rung_sizes(n, first) and len(alive) > settings.variance_keep:
+        _train_each(alive, R, first, False, settings.training_steps)
         fitted_only([each.candidate for each in alive])
         fitted = [each for each in alive if not each.candidate.failure]
         ranked = sorted(fitted, key=lambda each: each.candidate.value)
@@ -196,17 +198,17 @@ def _compete(
         for each in alive:
             each.stays = each in kept
         alive = [each for each in alive if each.stays]
-    _train_each(alive, R, np.arange(n), is_full, settings.training_steps)
+    _train_each(alive, R, n, is_full, settings.training_steps)
 
 
 def _train_each(
-    competitors: Sequence[_Competitor], R: Tensor | None, rows: Index, is_full: bool, steps: int
+    competitors: Sequence[_Competitor], R: Tensor | None, rows: int, is_full: bool, steps: int
 ) -> None:
-    """Train kernels on some of their rows, side by side."""
-    R_part = None if R is None else R[: len(rows)]
+    """Train kernels on the first of their rows, side by side."""
+    R_part, index = None if R is None else R[:rows], np.arange(rows)
 
     def train(each: _Competitor) -> None:
-        part = each.engine.subset(rows)
+        part = each.engine.subset(index)
         later = each.candidate.inverse_hessian is not None
         # Continued with a known curvature, training takes few evaluations.
         each.candidate.train(part, R_part, is_full, steps // 3 if later else steps, 1e-3)

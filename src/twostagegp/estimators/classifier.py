@@ -294,7 +294,6 @@ class TwoStageGPClassifier(ClassifierMixin, BaseEstimator):
                 refine_lr=0.01,
             )
         settings: dict[str, Any] = {
-            "stages": 2,
             "alpha_eps": 0.01,
             "latent_scale": 1.0,
             "smoothing": 0.1,

@@ -15,8 +15,8 @@ with the inverse Hessian H found in training: one evaluation per fold
 (:func:`~twostagegp.training.optimise.shifted_optimum`). With few rows per parameter, the
 lengthscales have adapted to every row, and such a step does not undo this. Then training without a
 fold repeats what was done with all rows: first on the rows of two other folds, from the starting
-values, then on all rows but the fold's. With very many rows per parameter, nothing is
-trained again.
+values, then on all rows but the fold's. With very many rows per parameter
+(:func:`depends_on_rows`), nothing is trained again.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def train_without_folds(
     folds : integer array of shape (m,)
         Fold of each distinct row.
     early : mapping
-        The first training of candidates, by their id, on rows of the first folds; empty if the
-        table is so small that they were trained on all rows from the beginning.
+        The first training of candidates, by their id, on rows of the first folds; empty if they
+        were trained on all rows from the beginning.
 
     A candidate that cannot be trained without a fold keeps its parameters there.
     """

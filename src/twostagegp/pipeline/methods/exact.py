@@ -36,7 +36,7 @@ from twostagegp.training.candidates import (
     rank_by_unseen_error,
     train_with,
 )
-from twostagegp.training.ladder import EARLY_STEPS, EARLY_TOLERANCE, Ladder, climb
+from twostagegp.training.ladder import EARLY_STEPS, EARLY_TOLERANCE, Ladder, climb, rung_sizes
 
 if TYPE_CHECKING:
     from twostagegp.pipeline.mean.stacked import StackedMean
@@ -125,7 +125,7 @@ class ExactMethod:
         small part of the rows may end at a worse optimum.
         """
         first = self._first_training
-        if not 0 < first <= self.m / 1.8:
+        if not rung_sizes(self.m, first):
             return False
         flexible = [c for c in candidates if c.kernel.ard] or candidates
         probe = Candidate(flexible[len(flexible) // 2].kernel, flexible[0].objective)
