@@ -6,10 +6,11 @@ import torch
 
 from twostagegp.data.rows import Rows
 from twostagegp.engines.exact.dense import DenseProblem
-from twostagegp.engines.exact.engine import ExactEngine
+from twostagegp.engines.exact.engine import ExactEngine, ExactPosterior
 from twostagegp.engines.problem import Problem
 from twostagegp.errors import NumericalError
 from twostagegp.kernels import NamedKernel
+from twostagegp.numerics.linalg import safe_cholesky
 
 KERNELS = ("rbf", "matern12", "matern32", "matern52", "laplacian")
 
@@ -124,3 +125,33 @@ def test_a_part_of_a_group_is_held_out_with_the_whole_group():
     torch.testing.assert_close(
         posterior.heldout(index).residual, posterior.heldout().residual[index]
     )
+
+
+@pytest.mark.parametrize("kind", ["plain", "weighted"])
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("n", [1, 150, 600])
+def test_a_posterior_has_the_factor_of_the_plain_covariance(n, name, kind):
+    rows, kernel = _rows(kind, max(n, 4)).subset(np.arange(n)), NamedKernel(name, 3, ard=True)
+    parameters = np.append(kernel.start(), np.log(0.1))
+    K, _ = kernel.evaluate(rows.X, parameters[:-1])
+    K.diagonal().add_((0.1 + rows.extra) / rows.c)
+    posterior = ExactPosterior(kernel, parameters, rows)
+    torch.testing.assert_close(posterior.L, safe_cholesky(K)[0], rtol=1e-9, atol=1e-11)
+    assert posterior.jitter == 0.0
+    assert not posterior.L.triu(1).any()
+
+
+def test_a_singular_covariance_gets_the_jitter_of_the_plain_one():
+    rows, kernel = _rows("plain", 40), NamedKernel("rbf", 3)
+    rows = rows.subset(np.repeat(np.arange(20), 2))  # every row twice
+    parameters = np.array([3.0, 0.0, -80.0])
+    posterior = ExactPosterior(kernel, parameters, rows)
+    K, _ = kernel.evaluate(rows.X, parameters[:-1])
+    assert posterior.jitter == safe_cholesky(K)[1] > 0.0
+
+
+def test_a_posterior_of_inputs_that_are_not_finite_is_refused():
+    rows, kernel = _rows("plain", 30), NamedKernel("rbf", 3)
+    rows.X[4, 1] = np.nan
+    with pytest.raises(NumericalError, match="NaN"):
+        ExactPosterior(kernel, np.append(kernel.start(), -2.0), rows)

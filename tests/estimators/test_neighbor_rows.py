@@ -12,7 +12,7 @@ from sklearn.linear_model import LinearRegression
 
 from twostagegp.data.rows import lexicographic_order, merge_rows
 from twostagegp.pipeline.mean.crossfit import RegressorMean
-from twostagegp.pipeline.mean.penalty import best_shift
+from twostagegp.pipeline.mean.penalty import best_shift, errors_downhill
 from twostagegp.pipeline.settings import DEFAULTS
 
 SHIFTS = DEFAULTS.mean.penalty_shifts
@@ -113,3 +113,22 @@ def test_shifts_that_failed_are_not_taken():
     assert best_shift([math.inf, 1.0, 2.0, 3.0], SHIFTS) == SHIFTS[1]
     assert best_shift([3.0, 2.0, 1.0, math.inf], SHIFTS) == SHIFTS[2]
     assert best_shift([1.0, 1.0, 1.0, 1.0], SHIFTS) == SHIFTS[0]
+
+
+@pytest.mark.parametrize("best", [-2.6, -1.6, -1.0, -0.3, 0.0, 0.4, 1.7])
+def test_three_errors_give_the_shift_that_all_would_give(best):
+    def error(shift):
+        tried.append(shift)
+        return 2.0 + 3.0 * (shift - best) ** 2
+
+    tried = []
+    some = best_shift(errors_downhill(error, SHIFTS), SHIFTS)
+    assert len(tried) == 3
+    assert some == best_shift([error(shift) for shift in SHIFTS], SHIFTS)
+
+
+def test_a_trained_penalty_that_fails_is_left_for_one_that_works():
+    def error(shift):
+        return math.inf if shift < 1.0 else 2.0
+
+    assert best_shift(errors_downhill(error, SHIFTS), SHIFTS) == 1.0

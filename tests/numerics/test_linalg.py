@@ -102,9 +102,10 @@ def test_cholesky_solve_equals_a_dense_solve(shape):
     torch.testing.assert_close(K @ x, b)
 
 
-def test_scaled_gram_accepts_weights_of_both_signs():
+@pytest.mark.parametrize("signs", [(1, 1, 1, 1, 1), (-1, -1, -1, -1, -1), (1, -1, 0, 1, -1)])
+def test_scaled_gram_accepts_weights_of_all_signs(signs):
     A = positive_definite(5)
-    v = torch.tensor([1.0, -2.0, 0.0, 3.0, -0.5], dtype=torch.float64)
+    v = torch.tensor([1.0, 2.0, 0.3, 3.0, 0.5], dtype=torch.float64) * torch.tensor(signs)
     torch.testing.assert_close(scaled_gram(A, v), A @ torch.diag(v) @ A)
 
 

@@ -46,6 +46,8 @@ class InPlaceKernel:
     kernel : NamedKernel
         One that has an :class:`ExponentialForm`.
     X : array of shape (n, d)
+    derivatives : bool
+        Whether :meth:`gradient` will be called. If not, all panels share one small buffer.
 
     Examples
     --------
@@ -57,15 +59,16 @@ class InPlaceKernel:
     [[1.0, 0.607], [0.0, 1.0]]
     """
 
-    def __init__(self, kernel: NamedKernel, X: Array) -> None:
+    def __init__(self, kernel: NamedKernel, X: Array, derivatives: bool = True) -> None:
         form = kernel.form.compiled
         assert form is not None
         self.kernel, self.form = kernel, form
         self.X = X if kernel.shape is None else X / kernel.shape
         n = len(X)
         rows = min(_PANEL_ROWS, -(-n // 4)) if n > _PANEL_ROWS else max(n, 1)
-        self._panels = [_Panel.of(slice(i, min(i + rows, n)), n) for i in range(0, n, rows)]
         self._work = np.empty(rows * n)
+        shared = None if derivatives else (np.empty(rows * n), np.empty(rows * n))
+        self._panels = [_Panel.of(slice(i, min(i + rows, n)), n, shared) for i in range(0, n, rows)]
         self._Z = self.X
 
     @staticmethod
@@ -74,7 +77,7 @@ class InPlaceKernel:
         return isinstance(kernel, NamedKernel) and kernel.form.compiled is not None
 
     def evaluate(self, theta: Vector, out: Array) -> None:
-        """Write the upper triangle of K into ``out``."""
+        """Write the upper triangle of K into ``out``, and its diagonal blocks as a whole."""
         kernel, form = self.kernel, self.form
         s, _ = kernel.tail(theta)
         # With these inputs a distance (p = 1) or squared distance (p = 2) is f D.
@@ -90,6 +93,11 @@ class InPlaceKernel:
             _exp_(e)
             K = out[panel.rows, panel.rows.start :]
             self._times_polynomial(x, e, form.polynomial, K)
+
+    def clear_lower_(self, out: Array) -> None:
+        """Set the entries below the diagonal that :meth:`evaluate` wrote to zero."""
+        for panel in self._panels:
+            _upper(out[panel.rows, panel.rows.start :])
 
     def _distances(self) -> Callable[[slice, Array], None]:
         """Return a function that writes the distances (p = 1) or squared distances of a panel."""
@@ -190,10 +198,15 @@ class _Panel:
     e: Array
 
     @classmethod
-    def of(cls, rows: slice, n: int) -> _Panel:
-        """Return the panel of some rows of an n x n matrix, its content undefined."""
+    def of(cls, rows: slice, n: int, shared: tuple[Array, Array] | None = None) -> _Panel:
+        """Return the panel of some rows of an n x n matrix, its content undefined.
+
+        x and e are new arrays, or parts of the ``shared`` ones.
+        """
         shape = rows.stop - rows.start, n - rows.start
-        return cls(rows, np.empty(shape), np.empty(shape))
+        size = shape[0] * shape[1]
+        x, e = (np.empty(size), np.empty(size)) if shared is None else shared
+        return cls(rows, x[:size].reshape(shape), e[:size].reshape(shape))
 
     def times(self, W: Array) -> Array:
         """Multiply the exponentials by the entries of W, in place, and return them."""

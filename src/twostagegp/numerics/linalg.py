@@ -281,8 +281,8 @@ def scaled_gram_(A: Array, v: Array, out: Array) -> None:
     """
     A *= np.sqrt(np.abs(v))[:, None]
     negative = v < 0.0
-    if not negative.any():
-        lapack.add_gram_(out, A, fresh=True)
+    if negative.all() or not negative.any():
+        lapack.add_gram_(out, A, -1.0 if negative.all() else 1.0, fresh=True)
         return
     lapack.add_gram_(out, A[~negative], fresh=True)
     lapack.add_gram_(out, A[negative], -1.0)

@@ -206,7 +206,7 @@ def _work_of_exact(m: int, d: int, plan: Plan, settings: MeanSettings) -> Iterat
     if m <= settings.refit_rows:
         yield from _refits(m, d, _survivors(m, d, k, settings), settings)
     else:
-        for rows in rung_sizes(m, int(first))[1:]:
+        for rows in rung_sizes(m, int(first), settings.growth_to(m))[1:]:
             yield Work("mean", "evaluation", 6.0 * 2.0 * k / 3.0, rows)
             yield Work("variance", "evaluation", 6.0 * v / 3.0, rows)
         yield Work("mean", "evaluation", sum(settings.steps_on_all_rows(m, d)[:k]), m)

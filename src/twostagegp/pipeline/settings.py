@@ -87,7 +87,7 @@ class MeanSettings:
     #: Share of the target's variance below which the held-out error of one kernel shows that a
     #: table has little noise. Candidates are then trained on all rows from the beginning, or, above
     #: ``refit_rows``, on twice ``first_rows``.
-    little_noise: float = 0.1
+    little_noise: float = 0.3
     #: Fewest distinct rows from which the first training is on some of the rows only, and
     #: candidates of the mean and of the variance that are then trained on all rows.
     early_rows: int = 150
@@ -97,6 +97,10 @@ class MeanSettings:
     #: per column, but no more than twice ``first_rows``; above ``full_training_rows`` twice.
     first_rows: int = 150
     first_rows_per_column: int = 30
+    #: How many times as many rows each further training has at most, up to
+    #: ``full_training_rows`` and above.
+    growth: float = 2.8
+    large_growth: float = 4.0
     #: Evaluations on all rows of the best candidates, best first, up to ``full_training_rows``: if
     #: the training before was on fewer than ``many_rows``, and otherwise.
     medium_steps: tuple[int, ...] = (8, 6, 6, 4, 4, 4)
@@ -111,19 +115,24 @@ class MeanSettings:
     #: Ridge on the stack's weights: spreads weight over candidates with nearly equal residuals.
     stack_ridge: float = 0.03
 
-    def first_training(self, m: int, d: int) -> int:
+    def first_training(self, m: int, d: int, little_noise: bool = False) -> int:
         """Return the rows of the first training on m distinct rows, more than ``refit_rows``."""
         most = 2 * self.first_rows
-        if m > self.full_training_rows:
+        if little_noise or m > self.full_training_rows:
             return most
         return min(max(self.first_rows, self.first_rows_per_column * d), most)
 
-    def steps_on_all_rows(self, m: int, d: int) -> tuple[int, ...]:
+    def growth_to(self, m: int) -> float:
+        """Return how many times as many rows each training towards m rows has at most."""
+        return self.growth if m <= self.full_training_rows else self.large_growth
+
+    def steps_on_all_rows(self, m: int, d: int, little_noise: bool = False) -> tuple[int, ...]:
         """Return the evaluations on all of m distinct rows above ``refit_rows``, best first."""
         if m > self.full_training_rows:
-            # The rung before has at least a third of the rows, so few evaluations suffice.
+            # The rung before has at least a quarter of the rows, so few evaluations suffice.
             return (2 if m > self.largest_training_rows else 3, 2)
-        before = max(rung_sizes(m, self.first_training(m, d)), default=0)
+        first = self.first_training(m, d, little_noise)
+        before = max(rung_sizes(m, first, self.growth_to(m)), default=0)
         return self.medium_steps if before < self.many_rows else self.full_steps
 
 
@@ -208,7 +217,7 @@ class LocalScaleSettings:
     #: standard deviation, held-out predictions leak the row's own target, so they are not used as
     #: features; and the number of rows on which this is measured.
     most_moved: float = 0.5
-    final_rows: int = 1000
+    final_rows: int = 300
 
 
 @dataclass(frozen=True)

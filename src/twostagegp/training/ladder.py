@@ -9,7 +9,8 @@ the subsampling warm start of the paper, with pruning.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,10 +23,16 @@ from twostagegp.training.candidates import Candidate, fitted_only
 from twostagegp.training.optimise import Fitted
 from twostagegp.training.side_by_side import for_each
 
-__all__ = ["EARLY_STEPS", "EARLY_TOLERANCE", "Ladder", "Rung", "climb", "rung_sizes"]
+__all__ = ["EARLY_STEPS", "EARLY_TOLERANCE", "GROWTH", "Ladder", "Rung", "climb", "rung_sizes"]
 
 #: Iterations of the first training, from the starting values, and its tolerance.
 EARLY_STEPS, EARLY_TOLERANCE = 40, 1e-3
+
+#: Evaluations of a training that starts at another objective's optimum, and the gain of a step, in
+#: nats over all rows, below which it ends.
+TWIN_EVALUATIONS, TWIN_GAIN = 15, 0.05
+#: How many times as many rows as a rung the next one has at most.
+GROWTH = 4.0
 
 _LOG = logging.getLogger("twostagegp")
 
@@ -50,19 +57,21 @@ class Rung:
         return self.steps[rank] if rank < len(self.steps) else 0
 
 
-def rung_sizes(n: int, first: int) -> list[int]:
-    """Return the rows of the rungs before the one with all n rows, each three times as many.
+def rung_sizes(n: int, first: int, growth: float = GROWTH) -> list[int]:
+    """Return the rows of the rungs before the one with all n rows.
+
+    Their numbers grow by one factor, of at most ``growth``. If n is less than 1.8 times ``first``,
+    the only rung is the one with all rows.
 
     Examples
     --------
-    >>> rung_sizes(2000, 300), rung_sizes(500, 300)
-    ([300, 900], [])
+    >>> rung_sizes(2000, 300), rung_sizes(700, 300), rung_sizes(500, 300)
+    ([300, 775], [300], [])
     """
-    sizes, size = [], first
-    while 0 < size <= n / 1.8:
-        sizes.append(size)
-        size *= 3
-    return sizes
+    if not 0 < first <= n / 1.8:
+        return []
+    steps = math.ceil(math.log(n / first, growth))
+    return [round(first * (n / first) ** (i / steps)) for i in range(steps)]
 
 
 @dataclass(frozen=True)
@@ -84,13 +93,14 @@ class Ladder:
         kept: tuple[float, ...] = (1.0, 2 / 3, 1 / 3, 1 / 9),
         patient: bool = False,
         blocked_rows: int = EXACT_DEFAULTS.blocked_rows,
+        growth: float = GROWTH,
     ) -> Ladder:
-        """Plan rungs of 300, 900, 2700, ... rows, then all n.
+        """Plan rungs of growing numbers of rows, the last with all n (:func:`rung_sizes`).
 
         Parameters
         ----------
         first : int
-            Rows of the first rung; the next ones have three times as many.
+            Rows of the first rung.
         least_gain : float
             Training on a rung ends if a step is expected to gain less, in nats over all its rows.
         kept : tuple of float
@@ -100,13 +110,15 @@ class Ladder:
             Keep candidates on rungs where training them is cheap (:func:`_affordable`).
         blocked_rows : int
             That of the exact engine: above it an evaluation costs fewer factorisations.
+        growth : float
+            How many times as many rows as a rung the next one has at most.
 
         Examples
         --------
         >>> [(r.rows, r.keep) for r in Ladder.plan(2000, 20, 6, 8).rungs]
-        [(300, 20), (900, 13), (2000, 6)]
+        [(300, 20), (775, 13), (2000, 6)]
         """
-        sizes = rung_sizes(n, first)
+        sizes = rung_sizes(n, first, growth)
         if not sizes:
             # A few dozen rows do not determine hyperparameters more precisely.
             return cls((Rung(n, n_candidates, 60, 1e-3 if n < 60 else 2e-4),))
@@ -145,12 +157,18 @@ def climb(
     score: Scorer,
     order: NDArray[np.int64],
     R: Tensor | None = None,
+    share_optima: bool = False,
 ) -> tuple[list[Candidate], dict[int, Fitted]]:
     """Train candidates up the ladder; return those that reach its end, and their first training.
 
     The next rung's ``keep`` best candidates go on. ``score(engine, unseen, candidates)`` ranks
     them (smaller is better) after training on ``engine``; ``unseen`` has up to 1000 rows that are
     not in this rung. Subsamples are nested: each rung has the first rows of a random ``order``.
+
+    With ``share_optima``, a kernel that is trained by the likelihood and by the leave-one-out
+    density starts the second training at the optimum of the first. The two are close, and an
+    evaluation of the likelihood costs half as much. On a few hundred rows different optima make
+    the stack better, so that candidates should not share them.
 
     Returns
     -------
@@ -168,7 +186,8 @@ def climb(
             "step %d of %d: %d kernels on %d of %d rows",
             position + 1, len(ladder.rungs), len(alive), len(index), n,
         )  # fmt: skip
-        _train(part, alive, None if R is None else R[index], rung, rung.rows >= n)
+        twins = _twins(alive) if share_optima else {}
+        _train(part, alive, None if R is None else R[index], rung, rung.rows >= n, twins)
         alive = fitted_only(alive)
         if position + 1 < len(ladder.rungs):
             if position == 0:
@@ -181,12 +200,35 @@ def climb(
 
 
 def _train(
-    engine: Engine, candidates: Sequence[Candidate], R: Tensor | None, rung: Rung, is_full: bool
+    engine: Engine,
+    candidates: Sequence[Candidate],
+    R: Tensor | None,
+    rung: Rung,
+    is_full: bool,
+    twins: Mapping[int, Candidate],
 ) -> None:
-    """Train the candidates of a rung side by side."""
+    """Train the candidates of a rung side by side; those with a twin after it, from its optimum."""
 
     def train(entry: tuple[int, Candidate]) -> None:
         rank, candidate = entry
-        candidate.train(engine, R, is_full, rung.steps_of(rank), rung.tolerance)
+        steps, tolerance = rung.steps_of(rank), rung.tolerance
+        twin = twins.get(id(candidate))
+        if twin is not None and twin.inverse_hessian is not None and not twin.failure:
+            candidate.continue_from(twin)
+            steps, tolerance = TWIN_EVALUATIONS, TWIN_GAIN / engine.rows.total
+        candidate.train(engine, R, is_full, steps, tolerance)
 
-    for_each(train, list(enumerate(candidates)), engine.rows, [c.kernel for c in candidates])
+    entries = list(enumerate(candidates))
+    for late in (False, True):
+        now = [entry for entry in entries if (id(entry[1]) in twins) is late]
+        for_each(train, now, engine.rows, [candidate.kernel for _, candidate in now])
+
+
+def _twins(candidates: Sequence[Candidate]) -> dict[int, Candidate]:
+    """Return, by the id of an untrained candidate, the same kernel trained by the likelihood."""
+    by_likelihood = {id(c.kernel): c for c in candidates if c.objective == "nll"}
+    return {
+        id(c): by_likelihood[id(c.kernel)]
+        for c in candidates
+        if c.objective == "loo" and c.parameters is None and id(c.kernel) in by_likelihood
+    }

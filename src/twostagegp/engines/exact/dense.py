@@ -43,9 +43,50 @@ from twostagegp.numerics.linalg import (
 from twostagegp.numerics.objectives import Slope
 from twostagegp.runtime.cores import raise_if_stopped
 
-__all__ = ["DenseProblem"]
+__all__ = ["DenseProblem", "factorise_", "fits_in_place"]
 
 Array = NDArray[np.float64]
+
+
+def fits_in_place(kernel: Kernel, rows: Rows) -> bool:
+    """Return whether K(X, X) can be evaluated and factorised in one array."""
+    X = rows.X
+    usual = X.device.type == "cpu" and X.dtype == torch.float64
+    return usual and InPlaceKernel.fits(kernel) and lapack.available()
+
+
+def factorise_(covariance: InPlaceKernel, theta: Vector, on_diagonal: Array, K: Array) -> float:
+    r"""Write the upper factor U of :math:`K(X, X) + \mathrm{diag}(s)` into K; return the jitter.
+
+    At most three jitter steps are tried, as by :func:`~twostagegp.numerics.linalg.safe_cholesky`.
+    What K holds below its diagonal is meaningless afterwards.
+
+    Parameters
+    ----------
+    covariance : InPlaceKernel
+        The kernel over the rows X.
+    theta : array
+        The kernel's parameters.
+    on_diagonal : array of shape (n,)
+        Noise variances s.
+    K : array of shape (n, n)
+    """
+    jitter, scale = 0.0, 1.0
+    for relative in (0.0, *JITTERS):
+        covariance.evaluate(theta, K)
+        diagonal = np.einsum("ii->i", K)
+        diagonal += on_diagonal
+        scale = float(diagonal.mean())
+        jitter = relative * scale
+        diagonal += jitter
+        if lapack.cholesky_(K) and np.isfinite(diagonal).all():
+            return jitter
+        covariance.evaluate(theta, K)
+        bad = int((~np.isfinite(K[np.triu_indices(len(K))])).sum())
+        bad += int((~np.isfinite(on_diagonal)).sum())
+        if bad:
+            raise not_finite(len(K), torch.float64, bad)
+    raise not_positive_definite(len(K), torch.float64, jitter, scale)
 
 
 @dataclass(frozen=True)
@@ -77,9 +118,7 @@ class DenseProblem(Problem):
     @staticmethod
     def fits(kernel: Kernel, rows: Rows) -> bool:
         """Return whether this class can evaluate a problem."""
-        X = rows.X
-        usual = X.device.type == "cpu" and X.dtype == torch.float64 and not rows.several
-        return usual and InPlaceKernel.fits(kernel) and lapack.available()
+        return not rows.several and fits_in_place(kernel, rows)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,7 +137,8 @@ class DenseProblem(Problem):
         rows, theta, noise = self.rows, parameters[:-1], math.exp(parameters[-1])
         s = noise + rows.extra
         on_diagonal = (s / rows.c).numpy()
-        jitter = self._factorise(theta, on_diagonal)
+        jitter = factorise_(self._covariance, theta, on_diagonal, self._K)
+        self.jitter = max(self.jitter, jitter)
         f = self._invert()
         terms = objectives.terms(self.objective, f, rows, s, self.R)
         # These need A, which W may replace.
@@ -110,31 +150,6 @@ class DenseProblem(Problem):
         gradient[-2] = trace - float(diagonal @ (on_diagonal + jitter))
         gradient[-1] = noise * float((diagonal / rows.c.numpy()).sum() + terms.g.sum())
         return self._per_row(parameters, terms.value, gradient)
-
-    def _factorise(self, theta: Vector, on_diagonal: Array) -> float:
-        """Replace K by its factor, with at most three jitter steps; return the jitter."""
-        K = self._K
-        jitter, scale = 0.0, 1.0
-        for relative in (0.0, *JITTERS):
-            self._covariance.evaluate(theta, K)
-            diagonal = np.einsum("ii->i", K)
-            diagonal += on_diagonal
-            scale = float(diagonal.mean())
-            jitter = relative * scale
-            diagonal += jitter
-            if lapack.cholesky_(K) and np.isfinite(diagonal).all():
-                self.jitter = max(self.jitter, jitter)
-                return jitter
-            self._check_finite(theta, on_diagonal)
-        raise not_positive_definite(len(K), torch.float64, jitter, scale)
-
-    def _check_finite(self, theta: Vector, on_diagonal: Array) -> None:
-        """Raise an error if K or the noise is not finite."""
-        self._covariance.evaluate(theta, self._K)
-        bad = int((~np.isfinite(self._K[np.triu_indices(len(self._K))])).sum())
-        bad += int((~np.isfinite(on_diagonal)).sum())
-        if bad:
-            raise not_finite(len(self._K), torch.float64, bad)
 
     def _invert(self) -> _Inverse:
         """Replace the factor by the inverse A: both triangles, unless the upper one suffices."""

@@ -28,14 +28,15 @@ from torch import Tensor
 
 from twostagegp.data.rows import Rows
 from twostagegp.engines.exact.blocked import BlockedFactor
-from twostagegp.engines.exact.dense import DenseProblem
+from twostagegp.engines.exact.dense import DenseProblem, factorise_, fits_in_place
 from twostagegp.engines.exact.large import BlockedInverse, LargeProblem
 from twostagegp.engines.exact.panels import CovariancePanels
 from twostagegp.engines.exact.settings import EXACT_DEFAULTS, ExactSettings
 from twostagegp.engines.exact.several import SeveralPosterior, SeveralProblem
 from twostagegp.engines.memory import can_grow, check_covariance_memory, plan_factor
 from twostagegp.engines.problem import ObjectiveName, Problem
-from twostagegp.kernels import Kernel, Vector
+from twostagegp.kernels import Kernel, NamedKernel, Vector
+from twostagegp.kernels.in_place import InPlaceKernel
 from twostagegp.numerics.held_out import Heldout, leave_out
 from twostagegp.numerics.linalg import (
     Blocks,
@@ -215,8 +216,17 @@ class ExactPosterior:
             blocked = BlockedInverse.of(self.kernel, self.parameters, self.rows, self._block, dtype)
             self._factor, self.jitter = blocked.factor.buffer, blocked.factor.jitter
             return blocked
-        K, _ = self.kernel.evaluate(self.rows.X, self.parameters[:-1])
-        K.diagonal().add_(self._noises() / self.rows.c)
+        X, theta, noises = self.rows.X, self.parameters[:-1], self._noises() / self.rows.c
+        if fits_in_place(self.kernel, self.rows):
+            assert isinstance(self.kernel, NamedKernel)
+            U, inputs = np.zeros((len(X), len(X))), np.ascontiguousarray(X.numpy())
+            covariance = InPlaceKernel(self.kernel, inputs, derivatives=False)
+            self.jitter = factorise_(covariance, theta, noises.numpy(), U)
+            covariance.clear_lower_(U)
+            self._factor = torch.from_numpy(U).T
+            return None
+        K, _ = self.kernel.evaluate(X, theta)
+        K.diagonal().add_(noises)
         self._factor, self.jitter = safe_cholesky(K)
         return None
 

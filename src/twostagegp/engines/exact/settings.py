@@ -37,8 +37,8 @@ class ExactSettings:
     #: of their number, and with 256 it is small compared with the uncertainty of the parameters
     #: given the rows (docs/scale.md).
     probes: int = 256
-    #: Entries of a (queries, rows) panel during prediction; None: 16 MiB in float64 on a CPU, from
-    #: ``blocked_rows`` rows on 128 MiB, and 512 MiB on a GPU.
+    #: Entries of a (queries, rows) panel during prediction; None: 2 MiB in float64 on a CPU, which
+    #: stay in a core's cache, from ``blocked_rows`` rows on 128 MiB, and 512 MiB on a GPU.
     panel_entries: int | None = None
 
     def free_bytes(self, device: torch.device) -> int | None:
@@ -59,7 +59,7 @@ class ExactSettings:
         """
         if self.panel_entries is not None:
             return self.panel_entries
-        return 1 << 26 if device.type == "cuda" else 1 << 24 if large else 1 << 21
+        return 1 << 26 if device.type == "cuda" else 1 << 24 if large else 1 << 18
 
 
 #: The settings of engines that are given none.

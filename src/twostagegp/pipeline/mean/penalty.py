@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from torch import Tensor
@@ -12,7 +12,7 @@ from twostagegp.engines.protocol import Engine
 from twostagegp.errors import TwoStageGPError
 from twostagegp.training.candidates import Candidate
 
-__all__ = ["best_shift", "tune_penalty"]
+__all__ = ["best_shift", "errors_downhill", "tune_penalty"]
 
 
 def tune_penalty(
@@ -21,20 +21,47 @@ def tune_penalty(
     """Move a candidate's penalty to the smallest held-out squared error of some rows.
 
     Training by a density chooses the noise variance for the whole distribution, and one large
-    residual can raise it; the mean is judged by squared error. ``shifts`` of the log penalty are
-    tried, and the result is the minimum of a parabola through the best one and its neighbours.
+    residual can raise it; the mean is judged by squared error. From the trained penalty the search
+    goes downhill over ``shifts`` of its logarithm, and the result is the minimum of a parabola
+    through the best one and its neighbours.
     """
     assert candidate.parameters is not None
+    trained = candidate.parameters
     rows = engine.rows if index is None else engine.rows.subset(index)
-    errors = []
-    for shift in shifts:
-        parameters = np.append(candidate.parameters[:-1], candidate.parameters[-1] + shift)
+
+    def error(shift: float) -> float:
+        parameters = np.append(trained[:-1], trained[-1] + shift)
         try:
             held = engine.condition(candidate.kernel, parameters).heldout(index)
-            errors.append(float(held.sum_of_squares(rows).sum()))
+            return float(held.sum_of_squares(rows).sum())
         except TwoStageGPError:
-            errors.append(math.inf)
-    candidate.penalty_shift = best_shift(errors, shifts)
+            return math.inf
+
+    candidate.penalty_shift = best_shift(errors_downhill(error, shifts), shifts)
+
+
+def errors_downhill(error: Callable[[float], float], shifts: Sequence[float]) -> list[float]:
+    """Return the error at the shifts around a minimum, and infinity at those that were not tried.
+
+    The search begins at the shift closest to zero, and first tries the smaller ones.
+
+    Examples
+    --------
+    >>> errors_downhill(lambda shift: (shift - 0.2) ** 2, [-2.0, -1.0, 0.0, 1.0])
+    [inf, 1.44, 0.04000000000000001, 0.6400000000000001]
+    """
+    errors = [math.inf] * len(shifts)
+    start = best = int(np.argmin(np.abs(shifts)))
+    errors[start] = error(shifts[start])
+    for downhill in (range(start - 1, -1, -1), range(start + 1, len(shifts))):
+        for i in downhill:
+            errors[i] = error(shifts[i])
+            if not errors[i] < errors[best]:
+                break
+            best = i
+        if best != start:
+            break  # the minimum is on this side
+    return errors
 
 
 def best_shift(errors: Sequence[float], shifts: Sequence[float]) -> float:

@@ -104,7 +104,14 @@ class ExactMethod:
         if self._refits:
             order = early_order(self.folds, rng, self._settings)
         ladder = self._mean_ladder(len(candidates), self._has_little_noise(candidates, order))
-        survivors, early = climb(self.engine, candidates, ladder, rank_by_unseen_error, order)
+        survivors, early = climb(
+            self.engine,
+            candidates,
+            ladder,
+            rank_by_unseen_error,
+            order,
+            share_optima=not self._refits,
+        )
         keep = self._settings.refit_keep // (1 if self.m >= self._settings.small_rows else 2)
         if self._refits and len(survivors) > keep:
             ranking = np.argsort(rank_by_loo_error(self.engine, survivors), kind="stable")
@@ -162,21 +169,20 @@ class ExactMethod:
             first=self._first_training if first is None else first,
             least_gain=self._settings.least_gain,
             blocked_rows=self.engine.settings.blocked_rows,
+            growth=self._settings.growth_to(self.m),
             **plan,
         )
 
     def _mean_ladder(self, n_candidates: int, little_noise: bool) -> Ladder:
-        m, sizes = self.m, self._settings
-        steps = sizes.steps_on_all_rows(m, self.data.rows.X.shape[1])
-        if m > sizes.full_training_rows:
-            return self._ladder(n_candidates, 3, steps, patient=True)
+        m, sizes, d = self.m, self._settings, self.data.rows.X.shape[1]
         if m <= sizes.refit_rows:
             first = 0 if little_noise else None
             return self._ladder(n_candidates, sizes.early_keep, sizes.afresh_evaluations, first)
-        if little_noise:
-            first, steps = 2 * sizes.first_rows, sizes.medium_steps
-            return self._ladder(n_candidates, len(steps), steps, first)
-        return self._ladder(n_candidates, len(steps), steps)
+        steps = sizes.steps_on_all_rows(m, d, little_noise)
+        if m > sizes.full_training_rows:
+            return self._ladder(n_candidates, 3, steps, patient=True)
+        first = sizes.first_training(m, d, little_noise)
+        return self._ladder(n_candidates, len(steps), steps, first)
 
     @cached_property
     def _refits(self) -> bool:
