@@ -50,15 +50,13 @@ def _climbed(engine, share_optima, kernels=None):
     return candidates
 
 
-def test_shared_optima_are_no_worse_than_separate_ones_and_cost_less(engine):
+def test_a_training_goes_downhill_from_a_shared_optimum_and_costs_less(engine):
     alone, shared = _climbed(engine, False), _climbed(engine, True)
-    for one, other in zip(alone, shared, strict=True):
-        # Training ends when less than 0.05 nats are to be gained over all 200 rows.
-        assert other.value < one.value + 0.1 / 200
-    loo, nll = slice(0, 2), slice(2, 4)
-    evaluations = [sum(c.evaluations for c in found[loo]) for found in (alone, shared)]
+    for loo, nll in zip(shared[:2], shared[2:], strict=True):
+        assert loo.value < engine.problem(loo.kernel, "loo")(nll.parameters)[0]
+    evaluations = [sum(c.evaluations for c in found[:2]) for found in (alone, shared)]
     assert evaluations[1] < evaluations[0]
-    for one, other in zip(alone[nll], shared[nll], strict=True):
+    for one, other in zip(alone[2:], shared[2:], strict=True):
         np.testing.assert_array_equal(one.parameters, other.parameters)
 
 
