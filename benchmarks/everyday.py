@@ -201,6 +201,8 @@ def latencies(model: Fitted, X: Array, calls: int) -> dict[str, list[float]]:
 @cache
 def _warm_up(model: str, rows: int) -> None:
     """Import and compile before the clock runs; what neighbours need only before large fits."""
+    import sklearn.ensemble  # noqa: F401  our fits to 500 rows or more import its trees
+
     X = np.random.default_rng(0).normal(size=(100, 4))
     y = X[:, 0] + np.sin(X[:, 1]) + 0.1 * X[:, 2]
     used = [model, "ours"] if model == NAME and rows > SMALL_ROWS else [model]

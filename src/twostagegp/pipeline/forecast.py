@@ -55,6 +55,11 @@ _EVALUATION, _CONDITIONING, _BLOCKED = 1.9, 1.2, 0.3
 _ENTRY, _ENTRY_COLUMN, _USUAL_RATE = 2.5e-9, 1.5e-10, 5e10
 #: Evaluations of a candidate that starts from its starting values, of the mean and the variance.
 _FROM_START, _VARIANCE_FROM_START = 22.0, 15.0
+#: Expected share of the work on all rows that a table with little noise needs
+#: (``MeanSettings.little_noise``); it is not known before a fit whether a table has little.
+_LITTLE_NOISE = 0.4
+#: Penalties of a survivor that are usually tried: the trained one and its neighbours.
+_PENALTIES = 3
 #: Seconds of the calibration: at least, and per row up to so many rows.
 _CALIBRATION, _CALIBRATION_ROW, _CALIBRATION_ROWS = 0.05, 3e-4, 2500
 #: Neighbour method, seconds: per row of an evaluation on a batch, also per column; per held-out row
@@ -197,10 +202,13 @@ def _work_of_exact(m: int, d: int, plan: Plan, settings: MeanSettings) -> Iterat
         first = settings.first_training(m, d)
     elif m >= settings.early_rows:
         first = m * settings.early_folds / settings.afresh_folds
-    yield Work("mean", "evaluation", k * _FROM_START, first)
+    early = settings.early_rows <= m <= settings.refit_rows
+    on_all = _LITTLE_NOISE if early else 0.0
+    yield Work("mean", "evaluation", (1.0 - on_all) * k * _FROM_START, first)
     yield Work("variance", "evaluation", v * _VARIANCE_FROM_START, first)
-    if settings.early_rows <= m <= settings.refit_rows:
+    if early:
         steps = settings.afresh_evaluations
+        yield Work("mean", "evaluation", on_all * k * _FROM_START, m)
         yield Work("mean", "evaluation", min(k, settings.early_keep) * steps, m)
         yield Work("variance", "evaluation", min(v, settings.variance_keep) * steps, m)
     if m <= settings.refit_rows:
@@ -261,7 +269,7 @@ def forecast_of_exact(m: int, d: int, plan: Plan, settings: Settings) -> Forecas
             return 0.0
         tuning = _seconds_of_one(min(rows, mean.tuning_rows), d, _CONDITIONING)
         one = _seconds_of_one(rows, d, _CONDITIONING)
-        return (len(mean.penalty_shifts) * tuning + conditionings * one) / at_a_time
+        return (_PENALTIES * tuning + conditionings * one) / at_a_time
 
     forecast = Forecast.of(_work_of_exact(m, d, plan, mean), cost)
     if m <= blocked:
