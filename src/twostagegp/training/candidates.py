@@ -88,10 +88,6 @@ class Candidate:
         self.account(problem.evaluations, time.perf_counter() - begin, is_full)
         advance("evaluation", problem.evaluations, len(engine.rows))
 
-    def continue_from(self, other: Candidate) -> None:
-        """Start the next training at the optimum of another candidate, with its curvature."""
-        self.parameters, self.inverse_hessian = other.parameters, other.inverse_hessian
-
     def fitted(self) -> Fitted:
         """Return the result of the last training."""
         assert self.parameters is not None

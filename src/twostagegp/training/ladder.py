@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,9 +28,6 @@ __all__ = ["EARLY_STEPS", "EARLY_TOLERANCE", "GROWTH", "Ladder", "Rung", "climb"
 #: Iterations of the first training, from the starting values, and its tolerance.
 EARLY_STEPS, EARLY_TOLERANCE = 40, 1e-3
 
-#: Evaluations of a training that starts at another objective's optimum, and the gain of a step, in
-#: nats over all rows, below which it ends.
-TWIN_EVALUATIONS, TWIN_GAIN = 15, 0.05
 #: How many times as many rows as a rung the next one has at most.
 GROWTH = 4.0
 
@@ -157,18 +154,12 @@ def climb(
     score: Scorer,
     order: NDArray[np.int64],
     R: Tensor | None = None,
-    share_optima: bool = False,
 ) -> tuple[list[Candidate], dict[int, Fitted]]:
     """Train candidates up the ladder; return those that reach its end, and their first training.
 
     The next rung's ``keep`` best candidates go on. ``score(engine, unseen, candidates)`` ranks
     them (smaller is better) after training on ``engine``; ``unseen`` has up to 1000 rows that are
     not in this rung. Subsamples are nested: each rung has the first rows of a random ``order``.
-
-    With ``share_optima``, a kernel that is trained by the likelihood and by the leave-one-out
-    density starts the second training at the optimum of the first. The two are close, and an
-    evaluation of the likelihood costs half as much. On a few hundred rows different optima make
-    the stack better, so that candidates should not share them.
 
     Returns
     -------
@@ -186,8 +177,7 @@ def climb(
             "step %d of %d: %d kernels on %d of %d rows",
             position + 1, len(ladder.rungs), len(alive), len(index), n,
         )  # fmt: skip
-        twins = _twins(alive) if share_optima else {}
-        _train(part, alive, None if R is None else R[index], rung, rung.rows >= n, twins)
+        _train(part, alive, None if R is None else R[index], rung, rung.rows >= n)
         alive = fitted_only(alive)
         if position + 1 < len(ladder.rungs):
             if position == 0:
@@ -200,35 +190,12 @@ def climb(
 
 
 def _train(
-    engine: Engine,
-    candidates: Sequence[Candidate],
-    R: Tensor | None,
-    rung: Rung,
-    is_full: bool,
-    twins: Mapping[int, Candidate],
+    engine: Engine, candidates: Sequence[Candidate], R: Tensor | None, rung: Rung, is_full: bool
 ) -> None:
-    """Train the candidates of a rung side by side; those with a twin after it, from its optimum."""
+    """Train the candidates of a rung side by side."""
 
     def train(entry: tuple[int, Candidate]) -> None:
         rank, candidate = entry
-        steps, tolerance = rung.steps_of(rank), rung.tolerance
-        twin = twins.get(id(candidate))
-        if twin is not None and twin.inverse_hessian is not None and not twin.failure:
-            candidate.continue_from(twin)
-            steps, tolerance = TWIN_EVALUATIONS, TWIN_GAIN / engine.rows.total
-        candidate.train(engine, R, is_full, steps, tolerance)
+        candidate.train(engine, R, is_full, rung.steps_of(rank), rung.tolerance)
 
-    entries = list(enumerate(candidates))
-    for late in (False, True):
-        now = [entry for entry in entries if (id(entry[1]) in twins) is late]
-        for_each(train, now, engine.rows, [candidate.kernel for _, candidate in now])
-
-
-def _twins(candidates: Sequence[Candidate]) -> dict[int, Candidate]:
-    """Return, by the id of an untrained candidate, the same kernel trained by the likelihood."""
-    by_likelihood = {id(c.kernel): c for c in candidates if c.objective == "nll"}
-    return {
-        id(c): by_likelihood[id(c.kernel)]
-        for c in candidates
-        if c.objective == "loo" and c.parameters is None and id(c.kernel) in by_likelihood
-    }
+    for_each(train, list(enumerate(candidates)), engine.rows, [c.kernel for c in candidates])

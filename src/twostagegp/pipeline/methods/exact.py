@@ -104,14 +104,7 @@ class ExactMethod:
         if self._refits:
             order = early_order(self.folds, rng, self._settings)
         ladder = self._mean_ladder(len(candidates), self._has_little_noise(candidates, order))
-        survivors, early = climb(
-            self.engine,
-            candidates,
-            ladder,
-            rank_by_unseen_error,
-            order,
-            share_optima=not self._refits,
-        )
+        survivors, early = climb(self.engine, candidates, ladder, rank_by_unseen_error, order)
         keep = self._settings.refit_keep // (1 if self.m >= self._settings.small_rows else 2)
         if self._refits and len(survivors) > keep:
             ranking = np.argsort(rank_by_loo_error(self.engine, survivors), kind="stable")
