@@ -29,6 +29,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = (ROOT / "benchmarks" / "results", ROOT / "experiments" / "results")
 #: Modules with a ``MEASUREMENT``.
 MODULES = (
+    "benchmarks.calibrated_predictions",
     "benchmarks.calibration",
     "benchmarks.calibration_defaults",
     "benchmarks.calibration_gpnn",

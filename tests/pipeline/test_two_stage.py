@@ -9,6 +9,7 @@ from sklearn.neighbors import KNeighborsRegressor
 from twostagegp import ExactGPRegressor, Training, TwoStageGPRegressor, TwoStageGPWarning
 from twostagegp.kernels import make_kernel
 from twostagegp.pipeline.mean.refits import shortlist
+from twostagegp.pipeline.settings import MeanSettings
 from twostagegp.training.candidates import Candidate, rank_by_loo_error, rank_by_unseen_error
 
 FEW = {"kernels": ("rbf", "matern32"), "random_state": 0}
@@ -185,16 +186,23 @@ def test_half_of_the_kept_kernels_have_one_lengthscale_if_rows_are_few():
     assert shortlist(candidates, 4, 400, 25) == candidates[:4]
 
 
-def _first_rows(noise, caplog):
+def _trainings(noise, caplog):
+    """Return the kernels and rows of each training of the mean's candidates."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 2))
     y = np.sin(X[:, 0]) + X[:, 1] + noise * rng.normal(size=200)
     caplog.clear()
     with caplog.at_level("INFO", logger="twostagegp"):
         TwoStageGPRegressor(random_state=0, n_jobs=1).fit(X, y)
-    return next(r.args[3] for r in caplog.records if "kernels on" in r.msg)
+    found = [r.args[2:4] for r in caplog.records if "kernels on" in r.msg]
+    return found[:2]
 
 
-def test_candidates_begin_on_some_rows_unless_the_table_has_little_noise(caplog):
-    assert _first_rows(1.0, caplog) == 80  # two of five folds
-    assert _first_rows(0.05, caplog) == 200
+def test_candidates_begin_on_some_rows_and_all_go_on_if_the_table_has_little_noise(caplog):
+    assert _trainings(1.0, caplog) == [(15, 80), (10, 200)]  # first on two of five folds
+    assert _trainings(0.05, caplog) == [(15, 80), (15, 200)]
+
+
+def test_little_noise_allows_more_evaluations_after_the_first_training():
+    settings = MeanSettings(afresh_evaluations=4, little_noise_evaluations=9)
+    assert [settings.evaluations_after_the_first(little) for little in (False, True)] == [4, 9]

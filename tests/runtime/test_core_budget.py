@@ -143,7 +143,7 @@ def test_daemon_processes_get_one_core(four_cores, monkeypatch):
 
 
 def test_the_same_model_for_any_number_of_cores(four_cores):
-    X, y = _table()
+    X, y = _table(350)  # enough rows for trainings side by side
     models = [TwoStageGPRegressor(random_state=0, n_jobs=n).fit(X, y) for n in (1, 2, 4)]
     first, *others = [model.predict_interval(X) for model in models]
     for other in others:
@@ -151,7 +151,7 @@ def test_the_same_model_for_any_number_of_cores(four_cores):
 
 
 def test_an_interrupted_fit_on_several_cores_ends_and_leaves_the_model(four_cores, monkeypatch):
-    X, y = _table()
+    X, y = _table(350)
     model = TwoStageGPRegressor(random_state=0, n_jobs=2).fit(X, y)
     before, running = model.predict(X[:3]), set(threading.enumerate())
 
@@ -161,7 +161,7 @@ def test_an_interrupted_fit_on_several_cores_ends_and_leaves_the_model(four_core
     monkeypatch.setattr(cores, "wait", interrupted)
     begin = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
-        model.fit(X[:180], y[:180])
+        model.fit(X[:300], y[:300])
     assert time.perf_counter() - begin < 2.0
     monkeypatch.undo()
     np.testing.assert_array_equal(model.predict(X[:3]), before)

@@ -55,9 +55,9 @@ _EVALUATION, _CONDITIONING, _BLOCKED = 1.9, 1.2, 0.3
 _ENTRY, _ENTRY_COLUMN, _USUAL_RATE = 2.5e-9, 1.5e-10, 5e10
 #: Evaluations of a candidate that starts from its starting values, of the mean and the variance.
 _FROM_START, _VARIANCE_FROM_START = 22.0, 15.0
-#: Expected share of the work on all rows that a table with little noise needs
-#: (``MeanSettings.little_noise``); it is not known before a fit whether a table has little.
-_LITTLE_NOISE = 0.4
+#: Probability that a table has little noise (``MeanSettings.little_noise``), which is not known
+#: before a fit, and the share of the evaluations after the first training that it then uses.
+_LITTLE_NOISE, _USED = 0.5, 0.4
 #: Penalties of a survivor that are usually tried: the trained one and its neighbours.
 _PENALTIES = 3
 #: Seconds of the calibration: at least, and per row up to so many rows.
@@ -202,15 +202,13 @@ def _work_of_exact(m: int, d: int, plan: Plan, settings: MeanSettings) -> Iterat
         first = settings.first_training(m, d)
     elif m >= settings.early_rows:
         first = m * settings.early_folds / settings.afresh_folds
-    early = settings.early_rows <= m <= settings.refit_rows
-    on_all = _LITTLE_NOISE if early else 0.0
-    yield Work("mean", "evaluation", (1.0 - on_all) * k * _FROM_START, first)
+    yield Work("mean", "evaluation", k * _FROM_START, first)
     yield Work("variance", "evaluation", v * _VARIANCE_FROM_START, first)
-    if early:
-        steps = settings.afresh_evaluations
-        yield Work("mean", "evaluation", on_all * k * _FROM_START, m)
-        yield Work("mean", "evaluation", min(k, settings.early_keep) * steps, m)
-        yield Work("variance", "evaluation", min(v, settings.variance_keep) * steps, m)
+    if settings.early_rows <= m <= settings.refit_rows:
+        few, many = (settings.evaluations_after_the_first(little) for little in (False, True))
+        noisy = (1.0 - _LITTLE_NOISE) * min(k, settings.early_keep) * few
+        yield Work("mean", "evaluation", noisy + _LITTLE_NOISE * k * _USED * many, m)
+        yield Work("variance", "evaluation", min(v, settings.variance_keep) * few, m)
     if m <= settings.refit_rows:
         yield from _refits(m, d, _survivors(m, d, k, settings), settings)
     else:
@@ -243,7 +241,9 @@ def _refits(m: int, d: int, k: int, settings: MeanSettings) -> Iterator[Work]:
         yield Work("mean", "evaluation", 0.6 * k * folds * _FROM_START, most)
         return
     yield Work("mean", "evaluation", 0.6 * k * _FROM_START, m * settings.early_folds / folds)
-    yield Work("mean", "evaluation", 0.6 * k * folds * settings.afresh_evaluations, most)
+    few, many = (settings.evaluations_after_the_first(little) for little in (False, True))
+    steps = (1.0 - _LITTLE_NOISE) * few + _LITTLE_NOISE * _USED * many
+    yield Work("mean", "evaluation", 0.6 * k * folds * steps, most)
 
 
 def forecast_of_exact(m: int, d: int, plan: Plan, settings: Settings) -> Forecast:

@@ -80,14 +80,16 @@ class MeanSettings:
     afresh_rows: int = 25
     afresh_folds: int = 5
     afresh_steps: int = 60
-    #: Folds, of the ``afresh_folds``, whose rows candidates are trained on first, and evaluations
-    #: that follow without the fold.
+    #: Folds, of the ``afresh_folds``, whose rows candidates are trained on first, and most
+    #: evaluations that follow, on all rows and without each fold.
     early_folds: int = 2
     afresh_evaluations: int = 6
     #: Share of the target's variance below which the held-out error of one kernel shows that a
-    #: table has little noise. Candidates are then trained on all rows from the beginning, or, above
-    #: ``refit_rows``, on twice ``first_rows``.
+    #: table has little noise, where every row makes the lengthscales more precise. No candidate is
+    #: then dropped after the first training, and up to ``little_noise_evaluations`` follow; above
+    #: ``refit_rows``, the first training has twice ``first_rows``.
     little_noise: float = 0.3
+    little_noise_evaluations: int = 20
     #: Fewest distinct rows from which the first training is on some of the rows only, and
     #: candidates of the mean and of the variance that are then trained on all rows.
     early_rows: int = 150
@@ -107,7 +109,7 @@ class MeanSettings:
     full_steps: tuple[int, ...] = (4, 3, 2, 0, 0, 0)
     many_rows: int = 400
     #: Training ends if a step is expected to gain less than this, in nats over all rows.
-    least_gain: float = 0.05
+    least_gain: float = 0.3
     #: Rows on which the penalty of a trained candidate is tuned, and the equally spaced shifts of
     #: its logarithm that are tried.
     tuning_rows: int = 1000
@@ -125,6 +127,10 @@ class MeanSettings:
     def growth_to(self, m: int) -> float:
         """Return how many times as many rows each training towards m rows has at most."""
         return self.growth if m <= self.full_training_rows else self.large_growth
+
+    def evaluations_after_the_first(self, little_noise: bool) -> int:
+        """Return the most evaluations that follow the first training, up to ``refit_rows`` rows."""
+        return self.little_noise_evaluations if little_noise else self.afresh_evaluations
 
     def steps_on_all_rows(self, m: int, d: int, little_noise: bool = False) -> tuple[int, ...]:
         """Return the evaluations on all of m distinct rows above ``refit_rows``, best first."""

@@ -18,9 +18,9 @@ __all__ = ["for_each", "most_at_a_time"]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-#: Rows at which the matrices of an evaluation take about as long as its Python statements, which
-#: hold Python's lock.
-_EVEN_ROWS = 170
+#: Rows at which the matrices of an evaluation take about twice as long as its Python statements,
+#: which hold Python's lock.
+_EVEN_ROWS = 220
 #: Matrices of n x n numbers that a training holds, and rows from which their size matters.
 _MATRICES, _LARGE_ROWS = 8, 1000
 
@@ -31,7 +31,7 @@ def most_at_a_time(n: int) -> int:
     Examples
     --------
     >>> most_at_a_time(100), most_at_a_time(350), most_at_a_time(1000)
-    (1, 9, 204)
+    (1, 5, 94)
     """
     return 1 + int((n / _EVEN_ROWS) ** 3)
 

@@ -86,6 +86,7 @@ def train_without_folds(
     folds: Folds,
     settings: MeanSettings,
     early: Mapping[int, Fitted],
+    evaluations: int,
 ) -> list[FoldFits]:
     """Train every candidate without each fold.
 
@@ -96,6 +97,8 @@ def train_without_folds(
     early : mapping
         The first training of candidates, by their id, on rows of the first folds; empty if they
         were trained on all rows from the beginning.
+    evaluations : int
+        Most evaluations without a fold that follow a training on rows of two other folds.
 
     A candidate that cannot be trained without a fold keeps its parameters there.
     """
@@ -103,7 +106,7 @@ def train_without_folds(
     afresh = [trains_afresh(c.kernel, m, settings.afresh_rows) for c in candidates]
     few = folds % settings.afresh_folds
     fits = [FoldFits(few, {}) for _ in candidates]
-    starts = _Starts(engine, few, settings, early)
+    starts = _Starts(engine, few, settings, early, evaluations)
     tasks = [
         (candidate, fit, int(fold), fresh)
         for candidate, fit, fresh in zip(candidates, fits, afresh, strict=True)
@@ -140,10 +143,15 @@ class _Starts:
     """Where training without a fold begins: at an optimum on rows of two other folds."""
 
     def __init__(
-        self, engine: Engine, folds: Folds, settings: MeanSettings, early: Mapping[int, Fitted]
+        self,
+        engine: Engine,
+        folds: Folds,
+        settings: MeanSettings,
+        early: Mapping[int, Fitted],
+        evaluations: int,
     ) -> None:
         self.engine, self.folds, self.settings = engine, folds, settings
-        self.early = early
+        self.early, self.evaluations = early, evaluations
         self.later: dict[int, Fitted] = {}
 
     def learn(self, candidates: Sequence[Candidate]) -> None:
@@ -172,8 +180,8 @@ class _Starts:
         if start is None:
             steps = self.settings.afresh_steps
             return minimise(problem, None, steps=steps, tolerance=1e-3).parameters
-        steps, H = self.settings.afresh_evaluations, start.inverse_hessian
-        return descend(problem, start.parameters, H, steps, tolerance).parameters
+        H = start.inverse_hessian
+        return descend(problem, start.parameters, H, self.evaluations, tolerance).parameters
 
 
 def refit_residuals(engine: Engine, merged: Merged, candidate: Candidate, fits: FoldFits) -> Array:

@@ -103,7 +103,8 @@ class ExactMethod:
         order = rng.permutation(self.m)
         if self._refits:
             order = early_order(self.folds, rng, self._settings)
-        ladder = self._mean_ladder(len(candidates), self._has_little_noise(candidates, order))
+        little_noise = self._has_little_noise(candidates, order)
+        ladder = self._mean_ladder(len(candidates), little_noise)
         survivors, early = climb(self.engine, candidates, ladder, rank_by_unseen_error, order)
         keep = self._settings.refit_keep // (1 if self.m >= self._settings.small_rows else 2)
         if self._refits and len(survivors) > keep:
@@ -113,7 +114,10 @@ class ExactMethod:
         if self._refits:
             most = self._settings.closed_rows
             adapted = [c for c in survivors if depends_on_rows(c.kernel, self.m, most)]
-            fits = train_without_folds(self.engine, adapted, self.folds, self._settings, early)
+            steps = self._settings.evaluations_after_the_first(little_noise)
+            fits = train_without_folds(
+                self.engine, adapted, self.folds, self._settings, early, steps
+            )
             self._fold_fits |= {id(c): fit for c, fit in zip(adapted, fits, strict=True)}
             self.n_refits += sum(len(fit.parameters) for fit in fits)
         return survivors
@@ -121,8 +125,8 @@ class ExactMethod:
     def _has_little_noise(self, candidates: list[Candidate], order: Index) -> bool:
         """Return whether one kernel, trained on the first rows, predicts each from the others well.
 
-        On such a table every row makes the lengthscales more precise, and training that begins on a
-        small part of the rows may end at a worse optimum.
+        On such a table every row makes the lengthscales more precise, so that a short training
+        after the one on the first rows would end before the optimum.
         """
         first = self._first_training
         if not rung_sizes(self.m, first):
@@ -169,8 +173,9 @@ class ExactMethod:
     def _mean_ladder(self, n_candidates: int, little_noise: bool) -> Ladder:
         m, sizes, d = self.m, self._settings, self.data.rows.X.shape[1]
         if m <= sizes.refit_rows:
-            first = 0 if little_noise else None
-            return self._ladder(n_candidates, sizes.early_keep, sizes.afresh_evaluations, first)
+            keep = n_candidates if little_noise else sizes.early_keep
+            steps_after = sizes.evaluations_after_the_first(little_noise)
+            return self._ladder(n_candidates, keep, steps_after)
         steps = sizes.steps_on_all_rows(m, d, little_noise)
         if m > sizes.full_training_rows:
             return self._ladder(n_candidates, 3, steps, patient=True)
