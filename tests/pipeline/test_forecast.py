@@ -8,13 +8,14 @@ from sklearn.linear_model import LinearRegression
 
 from twostagegp import TwoStageGPRegressor
 from twostagegp.errors import TwoStageGPWarning
+from twostagegp.pipeline import forecast as module
 from twostagegp.pipeline.forecast import (
     Plan,
     forecast_of_exact,
     forecast_of_neighbors,
     foretell,
-    matrix_rate,
 )
+from twostagegp.pipeline.machine_speed import MachineSpeed, machine_speed
 from twostagegp.pipeline.settings import DEFAULTS, QUICK
 
 
@@ -61,9 +62,19 @@ def test_parts_add_up_and_work_costs_at_most_its_part(m):
         assert forecast.cost("unknown", 300) == 0.0
 
 
-def test_the_rate_of_this_machine_is_measured_once():
-    assert 1e8 < matrix_rate() < 1e13
-    assert matrix_rate() == matrix_rate()
+def test_the_speed_of_this_machine_is_measured_once():
+    speed = machine_speed()
+    assert 0.01 < speed.statements < 100.0
+    assert 0.01 < speed.arithmetic < 100.0
+    assert machine_speed() is speed
+
+
+def test_a_machine_of_half_the_speed_is_forecast_to_take_twice_as_long(monkeypatch):
+    found = []
+    for slowness in (1.0, 2.0):
+        monkeypatch.setattr(module, "machine_speed", lambda s=slowness: MachineSpeed(s, s))
+        found.append([f(m) for m in (50, 1000, 8000) for f in (_exact, _neighbors)])
+    assert found[1] == pytest.approx([2.0 * seconds for seconds in found[0]])
 
 
 def test_the_report_says_what_was_foretold():

@@ -8,10 +8,11 @@ rows and d columns takes about
 
     t(m, d) = t_0 + \frac{a\, m^3}{\rho\, m / (m + m_0)} + m^2 (b + c\, d) ,
 
-with the rate :math:`\rho` of matrix products, which is measured once per process in a few
-milliseconds, and constants measured on one core (``python -m benchmarks.everyday --parts fits``
-compares forecasts with fits). The neighbour method (``methods/sampled.py``) evaluates objectives on
-batches of rows, at a cost per row, and fits boosted trees.
+with constants measured on one core of one machine (``python -m benchmarks.everyday`` compares
+forecasts with fits). How fast the machine at hand is, is measured once per process
+(``machine_speed.py``). Several cores share the part of the work that can be shared. The neighbour
+method (``methods/sampled.py``) evaluates objectives on batches of rows, at a cost per row, and fits
+boosted trees.
 
 A forecast is for people: the report and the remaining time of a fit that runs
 (``runtime/progress.py``). It decides nothing, so that a busy machine does not change a result:
@@ -20,17 +21,15 @@ A forecast is for people: the report and the remaining time of a fit that runs
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from twostagegp.engines.choice import exact_seconds
 from twostagegp.kernels import make_kernel
+from twostagegp.pipeline.machine_speed import machine_speed
 from twostagegp.pipeline.mean.refits import depends_on_rows, trains_afresh
 from twostagegp.pipeline.settings import MeanSettings, Options, Settings
 from twostagegp.runtime.cores import available_cores
@@ -43,16 +42,19 @@ __all__ = [
     "forecast_of_exact",
     "forecast_of_neighbors",
     "foretell",
-    "matrix_rate",
 ]
 
-#: Seconds of Python statements per evaluation; rows at which matrices run at half of their rate.
-_STATEMENTS, _HALF_RATE_ROWS = 6e-4, 60.0
+#: Seconds of Python statements per evaluation; operations per second of large matrices, and rows at
+#: which they run at half of this rate.
+_STATEMENTS, _RATE, _HALF_RATE_ROWS = 5e-4, 6e10, 60.0
 #: Operations per cubed row of an evaluation and of a conditioning with held-out predictions, and
 #: the share of the former above the rows up to which all matrices are held in memory.
 _EVALUATION, _CONDITIONING, _BLOCKED = 1.9, 1.2, 0.3
-#: Seconds per entry of a matrix, and per entry and column, for the rate that is usual on a core.
-_ENTRY, _ENTRY_COLUMN, _USUAL_RATE = 2.5e-9, 1.5e-10, 5e10
+#: Seconds per entry of a matrix, and per entry and column.
+_ENTRY, _ENTRY_COLUMN = 2.1e-9, 1.25e-10
+#: Shares of an exact fit, of one whose matrices are worked on in blocks, and of a fit by neighbours
+#: that run on all cores.
+_SHARED, _SHARED_BLOCKED, _SHARED_NEIGHBORS = 0.5, 0.7, 0.6
 #: Evaluations of a candidate that starts from its starting values, of the mean and the variance.
 _FROM_START, _VARIANCE_FROM_START = 22.0, 15.0
 #: Probability that a table has little noise (``MeanSettings.little_noise``), which is not known
@@ -61,16 +63,18 @@ _LITTLE_NOISE, _USED = 0.5, 0.4
 #: Penalties of a survivor that are usually tried: the trained one and its neighbours.
 _PENALTIES = 3
 #: Seconds of the calibration: at least, and per row up to so many rows.
-_CALIBRATION, _CALIBRATION_ROW, _CALIBRATION_ROWS = 0.05, 3e-4, 2500
+_CALIBRATION, _CALIBRATION_ROW, _CALIBRATION_ROWS = 0.042, 2.5e-4, 2500
 #: Neighbour method, seconds: per row of an evaluation on a batch, also per column; per held-out row
 #: of a ridge, also per column.
-_BATCH, _BATCH_COLUMN, _RIDGE, _RIDGE_COLUMN = 1e-5, 2.5e-7, 1e-5, 1e-6
+_BATCH, _BATCH_COLUMN, _RIDGE, _RIDGE_COLUMN = 8.4e-6, 2.1e-7, 8.4e-6, 8.4e-7
 #: Evaluations per candidate on the first and on the second batch: at least, and per column.
 _FIRST_BATCH, _SECOND_BATCH = (4.0, 0.5), (1.0, 0.8)
 #: Evaluations on as many rows that take as long as the ranking of one candidate.
 _RANKING = 2.0
 #: Seconds of a fit of boosted trees: at least, and per row and column.
-_TREES, _TREES_ENTRY = 0.25, 1.5e-6
+_TREES, _TREES_ENTRY = 0.21, 1.25e-6
+#: Seconds of a fit that works in blocks, relative to the estimate of ``engines/choice.py``.
+_BLOCKED_FIT = 0.84
 
 
 @dataclass(frozen=True)
@@ -166,29 +170,29 @@ def foretell(options: Options, m: int, d: int, device: torch.device) -> Forecast
     return forecast_of_neighbors(m, d, plan, settings) if options.method == "neighbors" else None
 
 
-@cache
-def matrix_rate() -> float:
-    """Return the operations per second of a matrix product on one core, measured once."""
-    A, best = np.random.default_rng(0).normal(size=(256, 256)), np.inf
-    for _ in range(5):
-        begin = time.perf_counter()
-        A @ A
-        best = min(best, time.perf_counter() - begin)
-    return 2.0 * 256**3 / best
+def _share_of_time(cores: int, shared: float) -> float:
+    """Return the time on several cores, divided by that on one, if a share of it runs on all.
+
+    Examples
+    --------
+    >>> _share_of_time(1, 0.5), _share_of_time(4, 0.5)
+    (1.0, 0.625)
+    """
+    return 1.0 - shared + shared / cores
 
 
 def _seconds_of_one(m: float, d: int, operations: float) -> float:
     """Return the seconds of one evaluation (or conditioning) on m rows and d columns."""
-    rate = matrix_rate()
-    speed = _USUAL_RATE / rate
-    matrices = operations * m**3 / (rate * m / (m + _HALF_RATE_ROWS))
-    return speed * _STATEMENTS + matrices + speed * m * m * (_ENTRY + _ENTRY_COLUMN * d)
+    matrices = operations * m**3 / (_RATE * m / (m + _HALF_RATE_ROWS))
+    entries = m * m * (_ENTRY + _ENTRY_COLUMN * d)
+    speed = machine_speed()
+    return speed.statements * _STATEMENTS + speed.arithmetic * (matrices + entries)
 
 
 def _seconds_of_calibration(rows: float) -> float:
     """Return the seconds of the calibration, of which little runs on several cores."""
     seconds = _CALIBRATION + _CALIBRATION_ROW * min(rows, _CALIBRATION_ROWS)
-    return seconds * _USUAL_RATE / matrix_rate()
+    return seconds * machine_speed().statements
 
 
 # --- exact ---------------------------------------------------------------------------------------
@@ -256,7 +260,7 @@ def forecast_of_exact(m: int, d: int, plan: Plan, settings: Settings) -> Forecas
     True
     """
     mean, blocked = settings.mean, settings.exact.blocked_rows
-    at_a_time = min(plan.cores, _survivors(m, d, plan.mean_candidates, mean)) ** 0.8
+    cores = _share_of_time(plan.cores, _SHARED)
     conditionings = 0.6 * mean.afresh_folds + 1 if m <= mean.refit_rows else 1
 
     def cost(kind: str, rows: float) -> float:
@@ -264,18 +268,19 @@ def forecast_of_exact(m: int, d: int, plan: Plan, settings: Settings) -> Forecas
             return _seconds_of_calibration(rows)
         if kind == "evaluation":
             share = 1.0 if rows <= blocked else _BLOCKED
-            return share * _seconds_of_one(rows, d, _EVALUATION) / at_a_time
+            return share * _seconds_of_one(rows, d, _EVALUATION) * cores
         if kind != "ridge":
             return 0.0
         tuning = _seconds_of_one(min(rows, mean.tuning_rows), d, _CONDITIONING)
         one = _seconds_of_one(rows, d, _CONDITIONING)
-        return (_PENALTIES * tuning + conditionings * one) / at_a_time
+        return (_PENALTIES * tuning + conditionings * one) * cores
 
     forecast = Forecast.of(_work_of_exact(m, d, plan, mean), cost)
     if m <= blocked:
         return forecast
-    large = exact_seconds(m, torch.device("cpu"), settings.exact)
-    return forecast.scaled_to(large * _USUAL_RATE / matrix_rate() / plan.cores**0.8)
+    large = _BLOCKED_FIT * exact_seconds(m, torch.device("cpu"), settings.exact)
+    cores = _share_of_time(plan.cores, _SHARED_BLOCKED)
+    return forecast.scaled_to(large * machine_speed().arithmetic * cores)
 
 
 # --- neighbours ----------------------------------------------------------------------------------
@@ -312,7 +317,8 @@ def forecast_of_neighbors(n: int, d: int, plan: Plan, settings: Settings) -> For
     >>> 1.0 < some.seconds < many.seconds
     True
     """
-    sample, speed = settings.sample, _USUAL_RATE / matrix_rate() / plan.cores**0.5
+    sample = settings.sample
+    speed = machine_speed().statements * _share_of_time(plan.cores, _SHARED_NEIGHBORS)
     folds = next((k for rows, k in sample.crossfit_folds if n <= rows), 1)
 
     def cost(kind: str, rows: float) -> float:
