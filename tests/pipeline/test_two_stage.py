@@ -186,21 +186,22 @@ def test_half_of_the_kept_kernels_have_one_lengthscale_if_rows_are_few():
     assert shortlist(candidates, 4, 400, 25) == candidates[:4]
 
 
-def _trainings(noise, caplog):
+def _trainings(n, noise, caplog):
     """Return the kernels and rows of each training of the mean's candidates."""
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(200, 2))
-    y = np.sin(X[:, 0]) + X[:, 1] + noise * rng.normal(size=200)
+    X = rng.normal(size=(n, 2))
+    y = np.sin(X[:, 0]) + X[:, 1] + noise * rng.normal(size=n)
     caplog.clear()
     with caplog.at_level("INFO", logger="twostagegp"):
         TwoStageGPRegressor(random_state=0, n_jobs=1).fit(X, y)
-    found = [r.args[2:4] for r in caplog.records if "kernels on" in r.msg]
-    return found[:2]
+    found = [r.args for r in caplog.records if "kernels on" in r.msg]
+    return [args[2:4] for args in found[: found[0][1]]]
 
 
 def test_candidates_begin_on_some_rows_and_all_go_on_if_the_table_has_little_noise(caplog):
-    assert _trainings(1.0, caplog) == [(15, 80), (10, 200)]  # first on two of five folds
-    assert _trainings(0.05, caplog) == [(15, 80), (15, 200)]
+    assert _trainings(200, 1.0, caplog) == [(15, 80), (10, 200)]  # first on two of five folds
+    assert _trainings(400, 0.05, caplog) == [(15, 160), (15, 400)]
+    assert _trainings(200, 0.05, caplog) == [(15, 200)]  # 80 rows would be too few
 
 
 def test_little_noise_allows_more_evaluations_after_the_first_training():

@@ -46,7 +46,7 @@ __all__ = [
 
 #: Seconds of Python statements per evaluation; operations per second of large matrices, and rows at
 #: which they run at half of this rate.
-_STATEMENTS, _RATE, _HALF_RATE_ROWS = 5e-4, 6e10, 60.0
+_STATEMENTS, _RATE, _HALF_RATE_ROWS = 4e-4, 6e10, 60.0
 #: Operations per cubed row of an evaluation and of a conditioning with held-out predictions, and
 #: the share of the former above the rows up to which all matrices are held in memory.
 _EVALUATION, _CONDITIONING, _BLOCKED = 1.9, 1.2, 0.3

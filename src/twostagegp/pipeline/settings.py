@@ -86,8 +86,9 @@ class MeanSettings:
     afresh_evaluations: int = 6
     #: Share of the target's variance below which the held-out error of one kernel shows that a
     #: table has little noise, where every row makes the lengthscales more precise. No candidate is
-    #: then dropped after the first training, and up to ``little_noise_evaluations`` follow; above
-    #: ``refit_rows``, the first training has twice ``first_rows``.
+    #: then dropped after the first training, and up to ``little_noise_evaluations`` follow. The
+    #: first training is on all rows if it would have fewer than ``first_rows`` (unless refits
+    #: start afresh), and above ``refit_rows`` on twice ``first_rows``.
     little_noise: float = 0.3
     little_noise_evaluations: int = 20
     #: Fewest distinct rows from which the first training is on some of the rows only, and

@@ -25,6 +25,7 @@ from twostagegp.pipeline.mean.refits import (
     refit_residuals,
     shortlist,
     train_without_folds,
+    trains_afresh,
 )
 from twostagegp.pipeline.methods.protocol import CrossfitPlan
 from twostagegp.pipeline.settings import MeanSettings, Options
@@ -104,7 +105,7 @@ class ExactMethod:
         if self._refits:
             order = early_order(self.folds, rng, self._settings)
         little_noise = self._has_little_noise(candidates, order)
-        ladder = self._mean_ladder(len(candidates), little_noise)
+        ladder = self._mean_ladder(candidates, little_noise)
         survivors, early = climb(self.engine, candidates, ladder, rank_by_unseen_error, order)
         keep = self._settings.refit_keep // (1 if self.m >= self._settings.small_rows else 2)
         if self._refits and len(survivors) > keep:
@@ -170,17 +171,28 @@ class ExactMethod:
             **plan,
         )
 
-    def _mean_ladder(self, n_candidates: int, little_noise: bool) -> Ladder:
+    def _mean_ladder(self, candidates: Sequence[Candidate], little_noise: bool) -> Ladder:
         m, sizes, d = self.m, self._settings, self.data.rows.X.shape[1]
+        n_candidates = len(candidates)
         if m <= sizes.refit_rows:
             keep = n_candidates if little_noise else sizes.early_keep
             steps_after = sizes.evaluations_after_the_first(little_noise)
-            return self._ladder(n_candidates, keep, steps_after)
+            first = 0 if little_noise and self._few_are_too_few(candidates) else None
+            return self._ladder(n_candidates, keep, steps_after, first)
         steps = sizes.steps_on_all_rows(m, d, little_noise)
         if m > sizes.full_training_rows:
             return self._ladder(n_candidates, 3, steps, patient=True)
         first = sizes.first_training(m, d, little_noise)
         return self._ladder(n_candidates, len(steps), steps, first)
+
+    def _few_are_too_few(self, candidates: Sequence[Candidate]) -> bool:
+        """Return whether a table with little noise is trained on all rows from the beginning.
+
+        Refits that start afresh begin with the first training, so they need one.
+        """
+        sizes = self._settings
+        afresh = (trains_afresh(c.kernel, self.m, sizes.afresh_rows) for c in candidates)
+        return self._first_training < sizes.first_rows and not any(afresh)
 
     @cached_property
     def _refits(self) -> bool:
