@@ -298,6 +298,7 @@ def situation(fit, Z):
 
 
 def test_calibrated_predictions_are_those_of_the_same_model_on_the_cpu(tmp_path):
+    pytest.importorskip("skops")  # the local scale's trees are stored by it
     on_gpu = local_model("cuda")
     on_gpu.save(tmp_path / "model")
     on_cpu = load(tmp_path / "model", device="cpu")
