@@ -40,10 +40,10 @@ def _table(n: int, d: int = 6, seed: int = 0) -> tuple[Array, Array]:
     return X, y
 
 
-def _fit(method: str, n: int, threads: int) -> Callable[[], Any]:
+def _fit(method: str, n: int, threads: int, d: int = 6) -> Callable[[], Any]:
     from twostagegp import TwoStageGPRegressor
 
-    X, y = _table(n)
+    X, y = _table(n, d)
     options = {"method": method, "random_state": 0, "n_jobs": threads, "device": "cpu"}
     return lambda: TwoStageGPRegressor(**options).fit(X, y)
 
@@ -74,10 +74,14 @@ def _classes(method: str, n: int, threads: int) -> Callable[[], Any]:
 JOBS: dict[str, Callable[[int], Callable[[], Any]]] = {
     "exact fit, 300 rows": lambda threads: _fit("exact", 300, threads),
     "exact fit, 1,000 rows": lambda threads: _fit("exact", 1000, threads),
+    "exact fit, 1,353 rows of 5 columns": lambda threads: _fit("exact", 1353, threads, 5),
     "exact prediction, 20,000 intervals from 1,000 rows": lambda threads: _predict(
         "exact", 1000, threads
     ),
     "neighbour fit, 10,000 rows": lambda threads: _fit("neighbors", 10_000, threads),
+    "neighbour fit, 41,000 rows of 9 columns": lambda threads: _fit(
+        "neighbors", 41_000, threads, 9
+    ),
     "neighbour prediction, 20,000 intervals from 10,000 rows": lambda threads: _predict(
         "neighbors", 10_000, threads
     ),
