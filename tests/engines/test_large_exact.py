@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import gpytorch
+import joblib
 import numpy as np
 import pytest
 import torch
@@ -15,11 +16,13 @@ from twostagegp.engines.exact.blocked import BlockedFactor, blocked_bytes
 from twostagegp.engines.exact.engine import ExactEngine, ExactPosterior
 from twostagegp.engines.exact.large import BlockedInverse, LargeProblem
 from twostagegp.engines.exact.panels import CovariancePanels
+from twostagegp.engines.exact.tiles import column_slices, row_slices
 from twostagegp.engines.memory import exact_bytes, plan_factor, several_targets
 from twostagegp.engines.problem import Problem
 from twostagegp.errors import MemoryBudgetError, NumericalError
 from twostagegp.kernels import KERNELS, NamedKernel, WrappedKernel
 from twostagegp.pipeline.settings import ExactSettings, Settings
+from twostagegp.runtime.cores import use_cores
 from twostagegp.training.optimise import minimise
 
 N, D = 150, 3
@@ -172,6 +175,42 @@ def test_panels_give_the_products_and_derivatives_of_the_whole_matrix(kernel):
     np.testing.assert_allclose(panels.gradient(U, V), expected, rtol=1e-9, atol=1e-9)
     K.diagonal().add_(0.1)
     torch.testing.assert_close(panels.times(V), K @ V)
+
+
+# --- parts for the cores -------------------------------------------------------------------------
+
+
+def test_parts_cover_a_matrix_once():
+    assert row_slices(0, 1100, CPU) == [slice(0, 512), slice(512, 1024), slice(1024, 1100)]
+    assert row_slices(0, 1100, CPU, concurrent=False) == [slice(0, 1100)]
+    assert row_slices(5, 5, CPU) == []
+    parts = column_slices(1000, CPU)
+    assert [part.stop for part in parts[:-1]] == [part.start for part in parts[1:]]
+    assert (parts[0].start, parts[-1].stop) == (0, 1000)
+    assert column_slices(0, CPU) == []
+    cuda = torch.device("cuda")
+    assert row_slices(0, 1100, cuda) == [slice(0, 1100)]
+    assert column_slices(1000, cuda) == [slice(0, 1000)]
+
+
+def everything_of_a_large_problem(cores):
+    """A training problem's value and derivatives, and predictions, with a number of cores."""
+    rows, kernel = make_rows(n=1300), NamedKernel("matern32", D, ard=True)
+    settings = replace(IN_BLOCKS, block_rows=200, probes=64)
+    X = torch.as_tensor(np.random.default_rng(7).normal(size=(900, D)))
+    with use_cores(cores):
+        problem = LargeProblem(kernel, rows, "loo", settings=settings)
+        value, gradient = problem(problem.start())
+        posterior = ExactEngine(rows, settings=settings).condition(kernel, problem.start())
+        outputs = [posterior.mean(X), posterior.variance(X), posterior.covariance(X[:300])]
+        held = posterior.heldout()
+    return [torch.tensor(value), torch.tensor(gradient), *outputs, held.residual, held.variance]
+
+
+def test_every_number_of_cores_computes_the_same_bits(monkeypatch):
+    monkeypatch.setattr(joblib, "cpu_count", lambda *args, **options: 3)
+    for one, three in zip(*map(everything_of_a_large_problem, (1, 3)), strict=True):
+        assert torch.equal(one, three)
 
 
 # --- training ------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import torch
 
 from twostagegp.engines.exact.blocked import blocked_bytes
 from twostagegp.engines.exact.large import group_bytes
-from twostagegp.engines.exact.settings import EXACT_DEFAULTS, ExactSettings
+from twostagegp.engines.exact.settings import CHUNKS_AT_A_TIME, EXACT_DEFAULTS, ExactSettings
 from twostagegp.errors import MemoryBudgetError
 
 __all__ = [
@@ -95,10 +95,16 @@ def exact_bytes(
     """
     if n <= settings.blocked_rows:
         return dense_bytes(n, itemsize)
-    panels = _LIVE_PANELS * settings.prediction_entries(device) * max(itemsize, 8)
+    panels = _LIVE_PANELS * _prediction_entries(device, settings) * max(itemsize, 8)
     predicting = n * n * itemsize + panels
     training = blocked_bytes(n, device, itemsize, settings) + group_bytes(n, groups, itemsize)
     return max(training, predicting)
+
+
+def _prediction_entries(device: torch.device, settings: ExactSettings) -> int:
+    """Return the entries of all panels that predictions hold at a time, above ``blocked_rows``."""
+    at_a_time = CHUNKS_AT_A_TIME if device.type == "cpu" else 1
+    return at_a_time * settings.prediction_entries(device)
 
 
 def plan_factor(
@@ -189,7 +195,7 @@ def covariance_bytes(
     >>> covariance_bytes(1_000, 50_000, torch.device("cpu")) // 10**6  # MB
     1071
     """
-    panels = min(settings.prediction_entries(device), q * n)
+    panels = min(_prediction_entries(device, settings), q * n)
     return q * n * itemsize + 8 * max(_LIVE_PANELS * panels, _COVARIANCES * q * q)
 
 

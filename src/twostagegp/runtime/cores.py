@@ -9,7 +9,7 @@ a slice of the rows) on ordinary threads, which sleep while they wait. NumPy, to
 
 A task computes the same numbers on any thread, so results do not depend on the number of cores.
 
-Matrices too large to be shared out as tasks use :func:`blas_threads`.
+The matrices of large exact fits are split into such tasks (``engines/exact/tiles.py``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import torch
 
 from twostagegp.errors import InputError
 
-__all__ = ["available_cores", "blas_threads", "raise_if_stopped", "spread", "use_cores"]
+__all__ = ["available_cores", "raise_if_stopped", "spread", "use_cores"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -187,17 +187,6 @@ def use_cores(n_jobs: int | None, one_is_enough: bool = False) -> Iterator[int]:
             yield granted
         finally:
             _HERE.cores = before
-
-
-@contextmanager
-def blas_threads() -> Iterator[None]:
-    """Let torch use all cores of the budget, for matrices of thousands of rows."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(available_cores())
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def raise_if_stopped() -> None:

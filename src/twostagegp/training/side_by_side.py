@@ -10,7 +10,7 @@ import torch
 from twostagegp.data.rows import Rows
 from twostagegp.engines.exact.settings import EXACT_DEFAULTS
 from twostagegp.kernels import Kernel
-from twostagegp.runtime.cores import blas_threads, spread
+from twostagegp.runtime.cores import spread
 from twostagegp.runtime.memory import available_bytes
 
 __all__ = ["for_each", "most_at_a_time"]
@@ -54,7 +54,8 @@ def for_each(
     """Return ``[work(item) for item in items]``; each handles matrices of these rows.
 
     Up to ``blocked_rows`` rows on a CPU, every item gets a core. Above, one item after the other
-    gets all of them: one of its matrices fills the memory. A kernel that holds its parameters
+    gets all of them, since one of its matrices fills the memory; the engine splits that matrix
+    (``engines/exact/tiles.py``). A kernel that holds its parameters
     (``takes_threads`` is False) also gets one item after the other.
     """
     n = len(rows)
@@ -62,5 +63,4 @@ def for_each(
         return [work(item) for item in items]
     if n <= blocked_rows:
         return spread(work, items, min(most_at_a_time(n), _that_fit_into_memory(n)))
-    with blas_threads():
-        return [work(item) for item in items]
+    return [work(item) for item in items]

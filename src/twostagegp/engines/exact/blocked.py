@@ -17,7 +17,8 @@ diagonal blocks, which are kept. The diagonal of :math:`K^{-1}` comes from block
     (K^{-1})_{jj} = \sum_{i \ge j} (L^{-1})_{ij}^2 .
 
 Apart from the buffer only a few block columns are in memory. The factor and that diagonal take
-:math:`n^3 / 3` floating point operations each.
+:math:`n^3 / 3` floating point operations each. On a CPU the matrix products are split into parts
+that cores compute side by side (``tiles.py``).
 """
 
 from __future__ import annotations
@@ -28,12 +29,17 @@ import torch
 from torch import Tensor
 
 from twostagegp.engines.exact.settings import EXACT_DEFAULTS, ExactSettings
+from twostagegp.engines.exact.tiles import column_slices, row_slices
 from twostagegp.numerics.linalg import JITTERS, not_finite, not_positive_definite
+from twostagegp.runtime.cores import spread
 
 __all__ = ["BlockedFactor", "blocked_bytes"]
 
 #: Most block columns in memory at a time: the kernel's panel with its distances and temporaries.
 _LIVE_PANELS = 12
+#: Columns of the inverse factor that are computed together, in blocks on a GPU and as a number on a
+#: CPU, and most such groups at a time.
+_INVERSE_BLOCKS, _INVERSE_COLUMNS, _MOST_INVERSES = 4, 128, 32
 
 #: Returns the entries [k0:, k0:k1] of a symmetric matrix, shape (n - k0, k1 - k0), in a tensor that
 #: the caller may change.
@@ -130,7 +136,7 @@ class BlockedFactor:
                 top.diagonal().add_(jitter)
             mean = float(top.diagonal().mean())
             if a:
-                column.addmm_(L[a:, :a], L[a:b, :a].T, alpha=-1.0)
+                self._subtract_known(column, a, b)
             D, info = torch.linalg.cholesky_ex(top)
             if bool(info) or not bool(torch.isfinite(D.diagonal()).all()):
                 if not bool(torch.isfinite(column).all()):
@@ -141,31 +147,61 @@ class BlockedFactor:
             L[a:b, a:b] = D
             L[a:b, b:] = 0.0
             if b < len(self):
-                torch.mm(column[b - a :], inverse.T, out=L[b:, a:b])
+                self._divide_by_block(column, inverse, a, b)
             if jitter == 0.0 and not bool(torch.isfinite(L[-1, a:b]).all()):
                 raise not_finite(len(self), L.dtype, int((~torch.isfinite(L[b:, a:b])).sum()))
         return None
 
-    def half_solve_(self, B: Tensor, first: int = 0) -> Tensor:
+    def _subtract_known(self, column: Tensor, a: int, b: int) -> None:
+        """Subtract the product of the known blocks from the block column a to b."""
+        L = self.buffer
+
+        def subtract(rows: slice) -> None:
+            known = L[a + rows.start : a + rows.stop, :a]
+            column[rows].addmm_(known, L[a:b, :a].T, alpha=-1.0)
+
+        spread(subtract, row_slices(0, len(column), L.device))
+
+    def _divide_by_block(self, column: Tensor, inverse: Tensor, a: int, b: int) -> None:
+        """Write the block column below its diagonal block, given that block's inverse."""
+        L = self.buffer
+
+        def divide(rows: slice) -> None:
+            torch.mm(column[rows.start - a : rows.stop - a], inverse.T, out=L[rows, a:b])
+
+        spread(divide, row_slices(b, len(self), L.device))
+
+    def half_solve_(self, B: Tensor, first: int = 0, split: bool = True) -> Tensor:
         r"""Compute :math:`L^{-1} B` in place, for B of shape (n - first, m).
 
         With ``first``, a multiple of the block, L is the part of the factor from that row and
-        column on.
+        column on. ``split=False`` keeps the columns together, if B is itself a task of one core.
         """
-        for a, b in self._blocks(first):
-            part = B[a - first : b - first]
-            if a > first:
-                part.addmm_(self.buffer[a:b, first:a], B[: a - first], alpha=-1.0)
-            part.copy_(self._inverses[a // self.block] @ part)
+
+        def solve(columns: slice) -> None:
+            C = B[:, columns]
+            for a, b in self._blocks(first):
+                part = C[a - first : b - first]
+                if a > first:
+                    part.addmm_(self.buffer[a:b, first:a], C[: a - first], alpha=-1.0)
+                part.copy_(self._inverses[a // self.block] @ part)
+
+        m = B.shape[1]
+        spread(solve, column_slices(m, B.device) if split else [slice(0, m)])
         return B
 
     def back_solve_(self, B: Tensor) -> Tensor:
         r"""Compute :math:`L^{-\top} B` in place, for B of shape (n, m)."""
-        for a, b in reversed(list(self._blocks())):
-            part = B[a:b]
-            if b < len(self):
-                part.addmm_(self.buffer[b:, a:b].T, B[b:], alpha=-1.0)
-            part.copy_(self._inverses[a // self.block].T @ part)
+
+        def solve(columns: slice) -> None:
+            C = B[:, columns]
+            for a, b in reversed(list(self._blocks())):
+                part = C[a:b]
+                if b < len(self):
+                    part.addmm_(self.buffer[b:, a:b].T, C[b:], alpha=-1.0)
+                part.copy_(self._inverses[a // self.block].T @ part)
+
+        spread(solve, column_slices(B.shape[1], B.device))
         return B
 
     def solve(self, B: Tensor) -> Tensor:
@@ -180,12 +216,17 @@ class BlockedFactor:
     def inverse_diagonal(self) -> Tensor:
         r"""Return the diagonal of :math:`(L L^\top)^{-1}`, shape (n,)."""
         n, kappa = len(self), torch.empty_like(self.buffer[0])
-        width = 4 * self.block  # columns of L^-1 that are computed together
-        for a in range(0, n, width):
-            b = min(a + width, n)
-            Z = torch.zeros(n - a, b - a, dtype=kappa.dtype, device=kappa.device)
-            Z.diagonal().fill_(1.0)
-            kappa[a:b] = self.half_solve_(Z, a).square_().sum(0)
+        on_cpu = kappa.device.type == "cpu"
+        width = _INVERSE_COLUMNS if on_cpu else _INVERSE_BLOCKS * self.block
+
+        def write(start: int) -> None:
+            end = min(start + width, n)
+            first = start - start % self.block
+            Z = torch.zeros(n - first, end - start, dtype=kappa.dtype, device=kappa.device)
+            Z[start - first :].diagonal().fill_(1.0)
+            kappa[start:end] = self.half_solve_(Z, first, split=False).square_().sum(0)
+
+        spread(write, range(0, n, width), most=_MOST_INVERSES)
         return kappa
 
     def inverse_columns(self, index: Tensor) -> Tensor:

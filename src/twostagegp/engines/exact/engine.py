@@ -31,7 +31,7 @@ from twostagegp.engines.exact.blocked import BlockedFactor
 from twostagegp.engines.exact.dense import DenseProblem, factorise_, fits_in_place
 from twostagegp.engines.exact.large import BlockedInverse, LargeProblem
 from twostagegp.engines.exact.panels import CovariancePanels
-from twostagegp.engines.exact.settings import EXACT_DEFAULTS, ExactSettings
+from twostagegp.engines.exact.settings import CHUNKS_AT_A_TIME, EXACT_DEFAULTS, ExactSettings
 from twostagegp.engines.exact.several import SeveralPosterior, SeveralProblem
 from twostagegp.engines.memory import can_grow, check_covariance_memory, plan_factor
 from twostagegp.engines.problem import ObjectiveName, Problem
@@ -48,7 +48,7 @@ from twostagegp.numerics.linalg import (
     safe_cholesky,
 )
 from twostagegp.numerics.objectives import Factored
-from twostagegp.runtime.cores import blas_threads, spread
+from twostagegp.runtime.cores import spread
 
 __all__ = ["ExactEngine", "ExactPosterior", "Work"]
 
@@ -360,10 +360,12 @@ class ExactPosterior:
         check_covariance_memory(q, n, X.device, L.element_size(), self.settings)
         half_solve = self._half_solve(q)
         V = torch.empty(n, q, dtype=L.dtype, device=X.device)
-        start = 0
-        for part in torch.split(X, self._chunk_size(X)):
-            V[:, start : start + len(part)] = half_solve(self._cross(part).T)
-            start += len(part)
+        size = self._chunk_size(X)
+
+        def write(start: int) -> None:
+            V[:, start : start + size] = half_solve(self._cross(X[start : start + size]).T)
+
+        spread(write, range(0, q, size), self._chunks_at_a_time(X))
         prior = self.kernel.cross(X, X, self.parameters[:-1])
         return prior - (V.T @ V).to(prior.dtype)
 
@@ -374,7 +376,7 @@ class ExactPosterior:
         if not self._large or queries < 256:
             return lambda B: torch.linalg.solve_triangular(L, B.to(L.dtype), upper=False)
         factor = BlockedFactor.of(L, self._block)
-        return lambda B: factor.half_solve_(B.to(L.dtype).contiguous())
+        return lambda B: factor.half_solve_(B.to(L.dtype).contiguous(), split=False)
 
     @cached_property
     def _cross(self) -> Callable[[Tensor], Tensor]:
@@ -388,12 +390,16 @@ class ExactPosterior:
         if len(X) == 1:
             return of(X)
         parts = torch.split(X, self._chunk_size(X))
-        if self._large:
-            with blas_threads():
-                return torch.cat([of(part) for part in parts])
-        # One chunk per core, whose size does not depend on the number of cores.
-        concurrent = X.device.type == "cpu" and self.kernel.takes_threads
-        return torch.cat(spread(of, parts, most=None if concurrent else 1))
+        return torch.cat(spread(of, parts, self._chunks_at_a_time(X)))
+
+    def _chunks_at_a_time(self, X: Tensor) -> int | None:
+        """Return how many chunks may be predicted at a time; None if there is no limit.
+
+        Each is the work of one core, and its size does not depend on the number of cores.
+        """
+        if X.device.type != "cpu" or not self.kernel.takes_threads:
+            return 1
+        return CHUNKS_AT_A_TIME if self._large else None
 
     def _chunk_size(self, X: Tensor) -> int:
         """Return the number of queries that are predicted at a time."""

@@ -20,7 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from twostagegp.engines.exact.tiles import row_slices
 from twostagegp.kernels import Kernel, Vector
+from twostagegp.runtime.cores import spread
 
 __all__ = ["CovariancePanels"]
 
@@ -48,11 +50,16 @@ class CovariancePanels:
 
     def __call__(self, a: int, b: int) -> Tensor:
         """Return the entries [a:, a:b], shape (n - a, b - a)."""
-        top, _ = self.kernel.evaluate(self.X[a:b], self.theta)
-        top.diagonal().add_(self.noise[a:b])
-        if b == len(self.X):
-            return top
-        return torch.cat([top, self.kernel.cross(self.X[b:], self.X[a:b], self.theta)])
+        X, n = self.X, len(self.X)
+        panel = X.new_empty(n - a, b - a)
+
+        def write(rows: slice) -> None:
+            panel[rows.start - a : rows.stop - a] = self.kernel.cross(X[rows], X[a:b], self.theta)
+
+        panel[: b - a] = self.kernel.evaluate(X[a:b], self.theta)[0]
+        panel[: b - a].diagonal().add_(self.noise[a:b])
+        spread(write, self._rows(b, n))
+        return panel
 
     def blocks(self) -> Iterator[tuple[int, int]]:
         """Yield the first column and the end of each block column."""
@@ -71,15 +78,30 @@ class CovariancePanels:
 
     def gradient(self, U: Tensor, V: Tensor) -> Vector:
         """Return the inner products of sym(U V^T) with dK/dtheta_j; U and V have shape (n, m)."""
-        total = np.zeros(self.kernel.size)
         X, theta = self.X, self.theta
-        for a, b in self.blocks():
-            K, saved = self.kernel.evaluate(X[a:b], theta)
-            W = U[a:b] @ V[a:b].T
-            W = W.add_(W.T.clone()).mul_(0.5)
-            total += self.kernel.gradient(X[a:b], theta, K, saved, W)
-            del K, saved, W
-            if b < len(X):
-                W = (U[b:] @ V[a:b].T).addmm_(V[b:], U[a:b].T)
-                total += self.kernel.cross_gradient(X[b:], X[a:b], theta, W)
-        return total
+
+        def of_tile(tile: tuple[slice, slice]) -> Vector:
+            rows, columns = tile
+            if rows == columns:
+                K, saved = self.kernel.evaluate(X[rows], theta)
+                W = U[rows] @ V[rows].T
+                W = W.add_(W.T.clone()).mul_(0.5)
+                return self.kernel.gradient(X[rows], theta, K, saved, W)
+            W = (U[rows] @ V[columns].T).addmm_(V[rows], U[columns].T)
+            return self.kernel.cross_gradient(X[rows], X[columns], theta, W)
+
+        tiles = [
+            (rows, slice(a, b))
+            for a, b in self.blocks()
+            for rows in [slice(a, b), *self._rows(b, len(X))]
+        ]
+        return np.sum(spread(of_tile, tiles, self._most), axis=0)
+
+    @property
+    def _most(self) -> int | None:
+        """Most evaluations of the kernel at a time; None if there is no limit."""
+        return None if self.kernel.takes_threads else 1
+
+    def _rows(self, a: int, b: int) -> list[slice]:
+        """Return slices of the rows a to b whose covariances are evaluated at a time."""
+        return row_slices(a, b, self.X.device, self.kernel.takes_threads) if a < b else []

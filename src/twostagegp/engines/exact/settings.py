@@ -8,7 +8,10 @@ import torch
 
 from twostagegp.runtime.memory import available_bytes
 
-__all__ = ["EXACT_DEFAULTS", "ExactSettings"]
+__all__ = ["CHUNKS_AT_A_TIME", "EXACT_DEFAULTS", "ExactSettings"]
+
+#: Most panels of predictions in memory at a time above ``blocked_rows`` rows on a CPU.
+CHUNKS_AT_A_TIME = 16
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,9 @@ class ExactSettings:
     #: of their number, and with 256 it is small compared with the uncertainty of the parameters
     #: given the rows (docs/scale.md).
     probes: int = 256
-    #: Entries of a (queries, rows) panel during prediction; None: 2 MiB in float64 on a CPU, which
-    #: stay in a core's cache, from ``blocked_rows`` rows on 128 MiB, and 512 MiB on a GPU.
+    #: Entries of a (queries, rows) panel during prediction, the work of one core; None: 2 MiB in
+    #: float64 on a CPU, which stay in its cache, from ``blocked_rows`` rows on 8 MiB, so that the
+    #: factor is not read too often, and 512 MiB on a GPU.
     panel_entries: int | None = None
 
     def free_bytes(self, device: torch.device) -> int | None:
@@ -53,13 +57,10 @@ class ExactSettings:
         return min(widest, max(64, -(-n // 4)))
 
     def prediction_entries(self, device: torch.device, large: bool = True) -> int:
-        """Return the entries of a (queries, rows) panel during prediction.
-
-        Unless the factor is ``large``, a panel on a CPU is the work of one core.
-        """
+        """Return the entries of a (queries, rows) panel during prediction."""
         if self.panel_entries is not None:
             return self.panel_entries
-        return 1 << 26 if device.type == "cuda" else 1 << 24 if large else 1 << 18
+        return 1 << 26 if device.type == "cuda" else 1 << 20 if large else 1 << 18
 
 
 #: The settings of engines that are given none.
