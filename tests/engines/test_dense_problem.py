@@ -45,6 +45,18 @@ def test_value_and_gradient_are_those_of_the_plain_problem(name, ard, kind, obje
         np.testing.assert_allclose(slope, gradient, atol=1e-7 * np.abs(gradient).max())
 
 
+@pytest.mark.parametrize("objective", ["nll", "loo", "heldout"])
+@pytest.mark.parametrize("kind", ["plain", "weighted", "groups"])
+def test_the_value_alone_is_that_with_the_gradient(kind, objective):
+    rows, kernel = _rows(kind), NamedKernel("matern32", 3, ard=True)
+    R = torch.tensor(np.random.default_rng(1).random(len(rows))) + 0.1
+    dense = DenseProblem(kernel, rows, objective, R)
+    value, gradient = dense(dense.start())
+    assert dense.value(dense.start()) == pytest.approx(value, rel=1e-12)
+    assert dense.evaluations == 2
+    np.testing.assert_array_equal(dense(dense.start())[1], gradient)  # nothing is left behind
+
+
 def test_lengthscales_with_fixed_ratios():
     rows, kernel = _rows("plain"), NamedKernel("matern52", 3, shape=np.array([1.0, 2.0, 0.5]))
     x = np.array([0.3, 0.1, -2.0])

@@ -2,6 +2,7 @@
 
 import pickle
 from copy import copy
+from dataclasses import replace
 
 import gpytorch
 import numpy as np
@@ -12,7 +13,7 @@ from sklearn.gaussian_process import kernels as sk
 
 from twostagegp.data.rows import Rows, merge_rows
 from twostagegp.engines.exact import settings as exact_settings
-from twostagegp.engines.exact.engine import ExactEngine, ExactPosterior
+from twostagegp.engines.exact.engine import ExactEngine, ExactPosterior, Work
 from twostagegp.engines.exact.settings import ExactSettings
 from twostagegp.engines.memory import (
     check_dense_memory,
@@ -174,6 +175,35 @@ def test_heldout_is_the_objectives_closed_form(data, posterior):
     expected = leave_out(f, data.rows, s)
     torch.testing.assert_close(posterior.heldout().residual, expected.residual)
     torch.testing.assert_close(posterior.heldout().variance, expected.variance)
+
+
+@pytest.mark.parametrize("groups", [False, True])
+@pytest.mark.parametrize("blocked_rows", [4000, 5])
+def test_heldout_by_noise_is_that_of_the_posteriors(data, groups, blocked_rows):
+    rows = data.rows
+    if groups:
+        rows = replace(rows, groups=torch.arange(len(rows)) % 4)
+    work = Work(full_rows=len(rows))
+    engine = ExactEngine(rows, work=work, settings=ExactSettings(blocked_rows=blocked_rows))
+    heldout = engine.heldout_by_noise(KERNEL, PARAMETERS[:-1])
+    for log_noise in (-3.0, 0.5):
+        posterior = engine.condition(KERNEL, np.append(PARAMETERS[:-1], log_noise))
+        found, expected = heldout(log_noise), posterior.heldout()
+        torch.testing.assert_close(found.residual, expected.residual)
+        torch.testing.assert_close(found.slope, expected.slope)
+        torch.testing.assert_close(found.variance, expected.variance)
+    assert work.full_conditionings == 4
+
+
+def test_heldout_by_noise_adds_jitter_as_the_posterior_does():
+    X = torch.zeros(3, 2, dtype=torch.float64)
+    one = torch.ones(3, dtype=torch.float64)
+    engine = ExactEngine(Rows(X, one, one, 0 * one, 0 * one))
+    log_noise = np.log(1e-30)
+    expected = engine.condition(KERNEL, np.append(PARAMETERS[:-1], log_noise))
+    assert expected.jitter > 0.0
+    found = engine.heldout_by_noise(KERNEL, PARAMETERS[:-1])(log_noise)
+    torch.testing.assert_close(found.residual, expected.heldout().residual)
 
 
 def test_the_mean_can_be_predicted_after_dropping_the_factor(data, posterior):

@@ -234,6 +234,7 @@ def test_values_are_exact_and_derivatives_right_on_average(objective, groups, me
     x = dense.start() - 0.2
     (value, gradient), (found, estimated) = dense(x), large(x)
     assert found == pytest.approx(value, rel=1e-10)
+    assert large.value(x) == found
     scale = np.abs(gradient).max()
     np.testing.assert_allclose(estimated, gradient, atol=0.05 * scale)
 

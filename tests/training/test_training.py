@@ -74,18 +74,23 @@ class Quadratic:
 
     def __init__(self, best=(0.3, -0.2), bounds=((-9.0, 9.0), (-9.0, 9.0)), holes=()):
         self.best, self._bounds, self.holes = np.array(best), list(bounds), holes
-        self.evaluations, self.jitter, self.visited = 0, 0.0, []
+        self.evaluations, self.gradients, self.jitter, self.visited = 0, 0, 0.0, []
 
     def bounds(self):
         return self._bounds
 
     def __call__(self, x):
+        value, d = self.value(x), x - self.best
+        self.gradients += 1
+        return value, self.A @ d
+
+    def value(self, x):
         self.evaluations += 1
         self.visited.append(x.copy())
         if self.evaluations in self.holes:
             raise NumericalError("not positive definite")
         d = x - self.best
-        return 0.5 * float(d @ self.A @ d), self.A @ d
+        return 0.5 * float(d @ self.A @ d)
 
 
 # --- L-BFGS --------------------------------------------------------------------------------------
@@ -290,6 +295,19 @@ def test_with_one_evaluation_the_start_is_returned():
     assert problem.evaluations == 1
     assert fitted.parameters.tolist() == [1.0, 1.0]
     assert fitted.gradient_norm == pytest.approx(np.abs(Quadratic.A @ [0.7, 1.2]).max())
+
+
+@pytest.mark.parametrize("holes", [(), (3,)])
+@pytest.mark.parametrize("H", [0.3 * np.eye(2), 3.0 * np.eye(2)])
+def test_the_last_training_ends_at_the_same_parameters_without_the_last_gradient(H, holes):
+    ends = []
+    for is_last in (False, True):
+        problem = Quadratic(holes=holes)
+        fitted = improve(problem, np.zeros(2), H, evaluations=3, tolerance=0.0, is_last=is_last)
+        assert fitted.evaluations == 3
+        ends.append((fitted.parameters.tolist(), fitted.value))
+    assert ends[0] == ends[1]
+    assert problem.gradients == 2
 
 
 def test_a_step_changes_no_parameter_by_more_than_one():

@@ -101,6 +101,10 @@ class Problem:
         gradient[-1] = noise * float((result.W.diagonal() / rows.c + result.g).sum())
         return self._per_row(parameters, result.value, gradient)
 
+    def value(self, parameters: Vector) -> float:
+        """Return the mean objective plus prior; engines may save the work of the gradient."""
+        return self(parameters)[0]
+
     def _per_row(self, parameters: Vector, value: float, gradient: Vector) -> tuple[float, Vector]:
         """Return an objective and its gradient, plus the prior, divided by the number of rows."""
         scale = 1.0 / self._total

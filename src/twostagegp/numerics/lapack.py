@@ -38,7 +38,7 @@ Array = NDArray[np.float64]
 _DOUBLE = 8  # bytes
 #: Rows up to which a triangle is inverted by LAPACK's own routine, which has no matrix products.
 _LEAF = 96
-#: Rows of the blocks that are transposed at a time, so that they fit into a cache.
+#: Rows of the blocks that are transposed or summed at a time, so that they fit into a cache.
 _MIRROR_ROWS = 128
 
 _LOWER, _LEFT, _RIGHT, _PLAIN = (
@@ -138,17 +138,23 @@ def invert_factor_(U: Array) -> None:
 def inverse_diagonal_(U: Array) -> Array:
     r"""Return the diagonal of :math:`(U^\top U)^{-1}`: sums of squares of the rows of U inverse.
 
-    The lower triangle of U is zero. U is overwritten. This takes half of the time of the inverse.
+    U is overwritten, and its diagonal blocks below the diagonal as well. This takes half of the
+    time of the inverse.
 
     Examples
     --------
     >>> import numpy as np
-    >>> inverse_diagonal_(np.array([[2.0, 1.0], [0.0, 1.0]])).tolist()
+    >>> inverse_diagonal_(np.array([[2.0, 1.0], [9.0, 1.0]])).tolist()
     [0.5, 1.0]
     """
-    n = len(U)
+    n, diagonal = len(U), np.empty(len(U))
     _invert_triangle(U.ctypes.data, n, _int(max(n, 1)), n)
-    return np.asarray(np.einsum("ij,ij->i", U, U))
+    for i in range(0, n, _MIRROR_ROWS):
+        panel = U[i : i + _MIRROR_ROWS, i:]
+        corner = panel[:, : len(panel)]
+        corner[below_diagonal(len(corner))] = 0.0
+        np.einsum("ij,ij->i", panel, panel, out=diagonal[i : i + _MIRROR_ROWS])
+    return diagonal
 
 
 def _invert_triangle(address: int, n: int, leading: Any, stride: int) -> None:

@@ -207,7 +207,9 @@ def _work_of_exact(m: int, d: int, plan: Plan, settings: MeanSettings) -> Iterat
     elif m >= settings.early_rows:
         first = m * settings.early_folds / settings.afresh_folds
     yield Work("mean", "evaluation", k * _FROM_START, first)
-    yield Work("variance", "evaluation", v * _VARIANCE_FROM_START, first)
+    medium = settings.refit_rows < m <= settings.full_training_rows
+    first_of_variance = settings.first_rows if medium else first
+    yield Work("variance", "evaluation", v * _VARIANCE_FROM_START, first_of_variance)
     if settings.early_rows <= m <= settings.refit_rows:
         few, many = (settings.evaluations_after_the_first(little) for little in (False, True))
         noisy = (1.0 - _LITTLE_NOISE) * min(k, settings.early_keep) * few
@@ -216,11 +218,13 @@ def _work_of_exact(m: int, d: int, plan: Plan, settings: MeanSettings) -> Iterat
     if m <= settings.refit_rows:
         yield from _refits(m, d, _survivors(m, d, k, settings), settings)
     else:
+        kept = settings.medium_kept[1] if medium else 2.0 / 3.0
         for rows in rung_sizes(m, int(first), settings.growth_to(m))[1:]:
-            yield Work("mean", "evaluation", 6.0 * 2.0 * k / 3.0, rows)
+            yield Work("mean", "evaluation", 6.0 * kept * k, rows)
+        for rows in rung_sizes(m, int(first_of_variance), settings.growth_to(m))[1:]:
             yield Work("variance", "evaluation", 6.0 * v / 3.0, rows)
         yield Work("mean", "evaluation", sum(settings.steps_on_all_rows(m, d)[:k]), m)
-        yield Work("variance", "evaluation", 3.0, m)
+        yield Work("variance", "evaluation", 2.0 if medium else 3.0, m)
     yield Work("mean", "ridge", _survivors(m, d, k, settings), m)
     yield Work("calibration", "calibration", 1.0, m)
 

@@ -97,7 +97,8 @@ class MeanSettings:
     early_keep: int = 10
     variance_keep: int = 3
     #: Rows of the first training above ``refit_rows`` distinct rows: at least so many, and so many
-    #: per column, but no more than twice ``first_rows``; above ``full_training_rows`` twice.
+    #: per column, but no more than twice ``first_rows``; above ``full_training_rows`` twice. That
+    #: of the variance, after which a third of the kernels goes on, is on ``first_rows`` in between.
     first_rows: int = 150
     first_rows_per_column: int = 30
     #: How many times as many rows each further training has at most, up to
@@ -107,8 +108,10 @@ class MeanSettings:
     #: Evaluations on all rows of the best candidates, best first, up to ``full_training_rows``: if
     #: the training before was on fewer than ``many_rows``, and otherwise.
     medium_steps: tuple[int, ...] = (8, 6, 6, 4, 4, 4)
-    full_steps: tuple[int, ...] = (4, 3, 2, 0, 0, 0)
+    full_steps: tuple[int, ...] = (4, 3, 2, 0, 0)
     many_rows: int = 400
+    #: Share of the candidates that enter each training before that, from the first on.
+    medium_kept: tuple[float, ...] = (1.0, 1 / 2, 1 / 3)
     #: Training ends if a step is expected to gain less than this, in nats over all rows.
     least_gain: float = 0.3
     #: Rows on which the penalty of a trained candidate is tuned, and the equally spaced shifts of
@@ -207,7 +210,7 @@ class LocalScaleSettings:
     smooth_columns: int = 3
     #: Distinct rows that the ridges are conditioned on, and rows that they are trained on.
     ridge_rows: int = 1000
-    training_rows: int = 600
+    training_rows: int = 400
     #: Least noise variance of a ridge on log z-squares: half the variance that they have if z is
     #: Gaussian.
     least_noise: float = 0.25 * math.pi**2

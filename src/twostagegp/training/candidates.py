@@ -69,12 +69,19 @@ class Candidate:
             self.full_seconds += seconds
 
     def train(
-        self, engine: Trainable, R: Tensor | None, is_full: bool, steps: int, tolerance: float
+        self,
+        engine: Trainable,
+        R: Tensor | None,
+        is_full: bool,
+        steps: int,
+        tolerance: float,
+        is_last: bool = False,
     ) -> None:
         """Improve the parameters on the engine's rows; a failure is recorded in ``failure``.
 
         The first training uses L-BFGS. Later ones use the curvature found before, and ``steps`` is
-        then the number of evaluations.
+        then the number of evaluations. ``is_last`` says that no training follows
+        (:func:`~twostagegp.training.optimise.improve`).
         """
         if steps == 0:
             return
@@ -82,7 +89,7 @@ class Candidate:
         problem = engine.problem(self.kernel, self.objective, R)
         try:
             start, H = self.parameters, self.inverse_hessian
-            self.record(descend(problem, start, H, steps, tolerance))
+            self.record(descend(problem, start, H, steps, tolerance, is_last))
         except TwoStageGPError as error:
             self.failure = str(error)
         self.account(problem.evaluations, time.perf_counter() - begin, is_full)

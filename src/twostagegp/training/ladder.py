@@ -73,9 +73,13 @@ def rung_sizes(n: int, first: int, growth: float = GROWTH) -> list[int]:
 
 @dataclass(frozen=True)
 class Ladder:
-    """The rungs of a warm start; the last one has all rows."""
+    """The rungs of a warm start; the last one has all rows.
+
+    ``is_last`` says that no training follows the ladder.
+    """
 
     rungs: tuple[Rung, ...]
+    is_last: bool = False
 
     @classmethod
     def plan(
@@ -91,6 +95,7 @@ class Ladder:
         patient: bool = False,
         blocked_rows: int = EXACT_DEFAULTS.blocked_rows,
         growth: float = GROWTH,
+        is_last: bool = False,
     ) -> Ladder:
         """Plan rungs of growing numbers of rows, the last with all n (:func:`rung_sizes`).
 
@@ -109,6 +114,8 @@ class Ladder:
             That of the exact engine: above it an evaluation costs fewer factorisations.
         growth : float
             How many times as many rows as a rung the next one has at most.
+        is_last : bool
+            Whether no training follows the ladder.
 
         Examples
         --------
@@ -118,7 +125,7 @@ class Ladder:
         sizes = rung_sizes(n, first, growth)
         if not sizes:
             # A few dozen rows do not determine hyperparameters more precisely.
-            return cls((Rung(n, n_candidates, 60, 1e-3 if n < 60 else 2e-4),))
+            return cls((Rung(n, n_candidates, 60, 1e-3 if n < 60 else 2e-4),), is_last)
         rungs = []
         for i, m in enumerate(sizes):
             keep = max(full_keep, int(n_candidates * kept[min(i, len(kept) - 1)]))
@@ -127,7 +134,7 @@ class Ladder:
             if patient:
                 keep = max(keep, min(n_candidates, _affordable(m, n, steps, blocked_rows)))
             rungs.append(Rung(m, keep, steps, EARLY_TOLERANCE if i == 0 else least_gain / m))
-        return cls((*rungs, Rung(n, full_keep, full_steps, least_gain / n)))
+        return cls((*rungs, Rung(n, full_keep, full_steps, least_gain / n)), is_last)
 
 
 def _affordable(m: int, n: int, evaluations: int, blocked_rows: int) -> int:
@@ -177,9 +184,11 @@ def climb(
             "step %d of %d: %d kernels on %d of %d rows",
             position + 1, len(ladder.rungs), len(alive), len(index), n,
         )  # fmt: skip
-        _train(part, alive, None if R is None else R[index], rung, rung.rows >= n)
+        is_end = position + 1 == len(ladder.rungs)
+        is_last = ladder.is_last and is_end
+        _train(part, alive, None if R is None else R[index], rung, rung.rows >= n, is_last)
         alive = fitted_only(alive)
-        if position + 1 < len(ladder.rungs):
+        if not is_end:
             if position == 0:
                 early = {id(candidate): candidate.fitted() for candidate in alive}
             keep = ladder.rungs[position + 1].keep
@@ -190,12 +199,17 @@ def climb(
 
 
 def _train(
-    engine: Engine, candidates: Sequence[Candidate], R: Tensor | None, rung: Rung, is_full: bool
+    engine: Engine,
+    candidates: Sequence[Candidate],
+    R: Tensor | None,
+    rung: Rung,
+    is_full: bool,
+    is_last: bool,
 ) -> None:
     """Train the candidates of a rung side by side."""
 
     def train(entry: tuple[int, Candidate]) -> None:
         rank, candidate = entry
-        candidate.train(engine, R, is_full, rung.steps_of(rank), rung.tolerance)
+        candidate.train(engine, R, is_full, rung.steps_of(rank), rung.tolerance, is_last)
 
     for_each(train, list(enumerate(candidates)), engine.rows, [c.kernel for c in candidates])

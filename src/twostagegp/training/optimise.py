@@ -115,6 +115,7 @@ def improve(
     inverse_hessian: Vector,
     evaluations: int,
     tolerance: float = 1e-5,
+    is_last: bool = False,
 ) -> Fitted:
     r"""Take a few quasi-Newton steps with a known curvature.
 
@@ -126,12 +127,15 @@ def improve(
     ----------
     evaluations : int
         Most evaluations of the problem; at least 1.
+    is_last : bool
+        Whether no training follows. The last evaluation then only decides whether its step is
+        taken, without a gradient; norm and inverse Hessian are those before this step.
     """
     before = problem.evaluations
     lower, upper = np.array(problem.bounds()).T
     x, H, length = np.clip(start, lower, upper), inverse_hessian, 1.0
     value, gradient = problem(x)
-    for _ in range(evaluations - 1):
+    for left in range(evaluations - 1, 0, -1):
         free = ~((x <= lower) & (gradient > 0.0) | (x >= upper) & (gradient < 0.0))
         downhill = np.where(free, -gradient, 0.0)
         # Parameters at a bound stay there: a step that moved them inwards could lead uphill.
@@ -144,13 +148,19 @@ def improve(
         # No log-parameter changes by more than 1 in one step.
         step *= length * min(1.0, 1.0 / np.abs(step).max())
         candidate = np.clip(x + step, lower, upper)
+        only_value = is_last and left == 1
         try:
-            new_value, new_gradient = problem(candidate)
+            new_value, new_gradient = (
+                (problem.value(candidate), gradient) if only_value else problem(candidate)
+            )
         except NumericalError:
             new_value, new_gradient = math.inf, gradient
         if not new_value <= value:
             length *= 0.3
             continue
+        if only_value:
+            x, value = candidate, new_value
+            break
         length = 1.0
         H = bfgs_update(H, candidate - x, new_gradient - gradient)
         x, value, gradient = candidate, new_value, new_gradient
@@ -186,11 +196,12 @@ def descend(
     inverse_hessian: Vector | None,
     steps: int,
     tolerance: float,
+    is_last: bool = False,
 ) -> Fitted:
     """Minimise by :func:`improve` if a start and its curvature are given, else by L-BFGS."""
     if start is None or inverse_hessian is None:
         return minimise(problem, start, steps=steps, tolerance=tolerance)
-    return improve(problem, start, inverse_hessian, steps, tolerance)
+    return improve(problem, start, inverse_hessian, steps, tolerance, is_last)
 
 
 def bfgs_update(H: Vector, s: Vector, y: Vector) -> Vector:

@@ -111,6 +111,24 @@ class _Inverse:
         return block_inverses(self.A, blocks)
 
 
+@dataclass(frozen=True)
+class _Diagonal:
+    """What the value of an objective needs: the diagonal of the inverse, not the inverse."""
+
+    kappa: Tensor
+    alpha: Tensor
+    half_log: float
+
+    def half_log_determinant(self) -> Tensor:
+        return torch.tensor(self.half_log, dtype=torch.float64)
+
+    def solve(self, v: Tensor) -> Tensor:
+        return v  # only slopes need a solution, and they are not used
+
+    def block_inverses(self, blocks: list[Tensor]) -> Blocks:
+        raise NotImplementedError  # groups need the inverse
+
+
 @dataclass
 class DenseProblem(Problem):
     """One training problem: named kernel, rows with one target on a CPU, objective."""
@@ -132,13 +150,10 @@ class DenseProblem(Problem):
         self._t = np.ascontiguousarray(self.rows.t.numpy())
 
     def __call__(self, parameters: Vector) -> tuple[float, Vector]:
-        raise_if_stopped()
-        self.evaluations += 1
-        rows, theta, noise = self.rows, parameters[:-1], math.exp(parameters[-1])
+        rows, noise = self.rows, math.exp(parameters[-1])
         s = noise + rows.extra
         on_diagonal = (s / rows.c).numpy()
-        jitter = factorise_(self._covariance, theta, on_diagonal, self._K)
-        self.jitter = max(self.jitter, jitter)
+        jitter = self._factorise(parameters, on_diagonal)
         f = self._invert()
         terms = objectives.terms(self.objective, f, rows, s, self.R)
         # These need A, which W may replace.
@@ -150,6 +165,30 @@ class DenseProblem(Problem):
         gradient[-2] = trace - float(diagonal @ (on_diagonal + jitter))
         gradient[-1] = noise * float((diagonal / rows.c.numpy()).sum() + terms.g.sum())
         return self._per_row(parameters, terms.value, gradient)
+
+    def value(self, parameters: Vector) -> float:
+        """Return the value alone, for a third of the arithmetic (n^3 / 3 to 2 n^3 / 3)."""
+        rows = self.rows
+        by_rows = self.objective != "nll"
+        if by_rows and rows.groups is not None:
+            return super().value(parameters)
+        s = math.exp(parameters[-1]) + rows.extra
+        self._factorise(parameters, (s / rows.c).numpy())
+        U = self._K
+        half_log = float(np.log(U.diagonal()).sum())
+        alpha = lapack.solve_factored(U, self._t)
+        kappa = lapack.inverse_diagonal_(U) if by_rows else alpha  # the likelihood has none
+        f = _Diagonal(torch.from_numpy(kappa), torch.from_numpy(alpha), half_log)
+        value = objectives.terms(self.objective, f, rows, s, self.R).value
+        return self._per_row(parameters, value, np.zeros(len(parameters)))[0]
+
+    def _factorise(self, parameters: Vector, on_diagonal: Array) -> float:
+        """Replace the matrix by the factor of the covariance; return the jitter."""
+        raise_if_stopped()
+        self.evaluations += 1
+        jitter = factorise_(self._covariance, parameters[:-1], on_diagonal, self._K)
+        self.jitter = max(self.jitter, jitter)
+        return jitter
 
     def _invert(self) -> _Inverse:
         """Replace the factor by the inverse A: both triangles, unless the upper one suffices."""

@@ -30,6 +30,7 @@ from twostagegp.data.rows import Rows
 from twostagegp.engines.exact.blocked import BlockedFactor
 from twostagegp.engines.exact.dense import DenseProblem, factorise_, fits_in_place
 from twostagegp.engines.exact.large import BlockedInverse, LargeProblem
+from twostagegp.engines.exact.noise_trials import NoiseTrials
 from twostagegp.engines.exact.panels import CovariancePanels
 from twostagegp.engines.exact.settings import CHUNKS_AT_A_TIME, EXACT_DEFAULTS, ExactSettings
 from twostagegp.engines.exact.several import SeveralPosterior, SeveralProblem
@@ -135,6 +136,27 @@ class ExactEngine:
             return SeveralPosterior(kernel, parameters, self.rows)
         return ExactPosterior(kernel, parameters, self.rows, self.factor_dtype, self.settings)
 
+    def heldout_by_noise(self, kernel: Kernel, theta: Vector) -> Callable[[float], Heldout]:
+        """Return the held-out predictions of all rows as a function of the log noise variance."""
+
+        def of_posterior(log_noise: float) -> Heldout:
+            return self.condition(kernel, np.append(theta, log_noise)).heldout()
+
+        small = len(self.rows) <= self.settings.blocked_rows
+        if not (small and NoiseTrials.fits(kernel, self.rows)):
+            return of_posterior
+        trials = NoiseTrials(kernel, theta, self.rows)
+
+        def heldout(log_noise: float) -> Heldout:
+            held = trials.heldout(log_noise)
+            if held is None:  # the posterior adds jitter, or explains why it cannot
+                return of_posterior(log_noise)
+            if self.work is not None:
+                self.work.count(len(self.rows))
+            return held
+
+        return heldout
+
 
 @dataclass(frozen=True)
 class _Solved:
@@ -196,12 +218,12 @@ class ExactPosterior:
     def rebuild_factor(self) -> None:
         """Compute the factor from rows and hyperparameters, e.g. if it was not stored in a file."""
         X, dtype = self.rows.X, None
-        if self._large:
+        if self.is_large:
             dtype = plan_factor(len(X), X.device, X.dtype, (), self.settings)
         self._factorise(dtype)
 
     @property
-    def _large(self) -> bool:
+    def is_large(self) -> bool:
         """Whether the factor is computed and used block by block."""
         return len(self.rows) > self.settings.blocked_rows
 
@@ -212,7 +234,7 @@ class ExactPosterior:
 
     def _factorise(self, dtype: torch.dtype | None) -> BlockedInverse | None:
         """Set the factor; if it is a blocked one, return its inverse, which reuses its blocks."""
-        if self._large:
+        if self.is_large:
             blocked = BlockedInverse.of(self.kernel, self.parameters, self.rows, self._block, dtype)
             self._factor, self.jitter = blocked.factor.buffer, blocked.factor.jitter
             return blocked
@@ -242,7 +264,7 @@ class ExactPosterior:
 
     def _solved(self) -> Tensor:
         """Return alpha, the solution for the target."""
-        if self._large:
+        if self.is_large:
             return self._blocked().alpha
         return cholesky_solve(self.L, self.rows.t)
 
@@ -314,9 +336,9 @@ class ExactPosterior:
         return Factored(self.L, cholesky_inverse(self.L), self.alpha), self._noises()
 
     def heldout(self, index: Tensor | None = None) -> Heldout:
-        if index is not None and not self._large and self._whole_groups(index):
+        if index is not None and not self.is_large and self._whole_groups(index):
             return self._heldout_of(index)
-        if not self._large:
+        if not self.is_large:
             held = leave_out(_Solved(self.L, self.alpha), self.rows, self._noises())
         else:
             inverse = self._blocked()
@@ -373,7 +395,7 @@ class ExactPosterior:
         r"""Return a function that computes :math:`L^{-1} B`, for ``queries`` columns in total."""
         L = self.L
         # From 256 queries on, inverting the diagonal blocks of the factor pays off.
-        if not self._large or queries < 256:
+        if not self.is_large or queries < 256:
             return lambda B: torch.linalg.solve_triangular(L, B.to(L.dtype), upper=False)
         factor = BlockedFactor.of(L, self._block)
         return lambda B: factor.half_solve_(B.to(L.dtype).contiguous(), split=False)
@@ -399,9 +421,9 @@ class ExactPosterior:
         """
         if X.device.type != "cpu" or not self.kernel.takes_threads:
             return 1
-        return CHUNKS_AT_A_TIME if self._large else None
+        return CHUNKS_AT_A_TIME if self.is_large else None
 
     def _chunk_size(self, X: Tensor) -> int:
         """Return the number of queries that are predicted at a time."""
-        entries = self.settings.prediction_entries(X.device, self._large)
+        entries = self.settings.prediction_entries(X.device, self.is_large)
         return max(1, entries // max(1, len(self.rows)))

@@ -193,20 +193,29 @@ class LargeProblem(Problem):
 
     def __call__(self, parameters: Vector) -> tuple[float, Vector]:
         """Return the mean objective plus prior, and its estimated gradient."""
-        raise_if_stopped()
-        self.evaluations += 1
-        rows = self.rows
-        block = self.settings.block_size(len(rows), rows.X.device)
-        f = BlockedInverse.of(self.kernel, parameters, rows, block, self.factor_dtype)
-        self.jitter = max(self.jitter, f.factor.jitter)
-        noise = math.exp(parameters[-1])
-        result = objectives.terms(self.objective, f, rows, noise + rows.extra, self.R)
+        rows, noise = self.rows, math.exp(parameters[-1])
+        f, result = self._terms(parameters)
         U, V = self._columns(f, result.slope)
         gradient = np.empty(len(parameters))
         gradient[:-1] = f.panels.gradient(U, V)
         on_diagonal = (U * V).sum(1)
         gradient[-1] = noise * float((on_diagonal / rows.c + result.g).sum())
         return self._per_row(parameters, result.value, gradient)
+
+    def value(self, parameters: Vector) -> float:
+        value = self._terms(parameters)[1].value
+        return self._per_row(parameters, value, np.zeros(len(parameters)))[0]
+
+    def _terms(self, parameters: Vector) -> tuple[BlockedInverse, objectives.Terms]:
+        """Return the factorised covariance and the terms of the objective."""
+        raise_if_stopped()
+        self.evaluations += 1
+        rows = self.rows
+        block = self.settings.block_size(len(rows), rows.X.device)
+        f = BlockedInverse.of(self.kernel, parameters, rows, block, self.factor_dtype)
+        self.jitter = max(self.jitter, f.factor.jitter)
+        s = math.exp(parameters[-1]) + rows.extra
+        return f, objectives.terms(self.objective, f, rows, s, self.R)
 
     def _columns(self, f: BlockedInverse, slope: objectives.Slope) -> tuple[Tensor, Tensor]:
         """Return U and V for which sym(U V^T) has the slope as expectation over the signs."""

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from torch import Tensor
 
-from twostagegp.engines.protocol import Engine
+from twostagegp.engines.exact.engine import ExactEngine
+from twostagegp.engines.protocol import Engine, Heldout
 from twostagegp.errors import TwoStageGPError
+from twostagegp.kernels import Kernel, Vector
 from twostagegp.training.candidates import Candidate
 
 __all__ = ["best_shift", "errors_downhill", "tune_penalty"]
@@ -29,15 +31,25 @@ def tune_penalty(
     trained = candidate.parameters
     rows = engine.rows if index is None else engine.rows.subset(index)
 
+    heldout = _heldout_by_noise(engine, candidate.kernel, trained[:-1], index)
+
     def error(shift: float) -> float:
-        parameters = np.append(trained[:-1], trained[-1] + shift)
         try:
-            held = engine.condition(candidate.kernel, parameters).heldout(index)
+            held = heldout(trained[-1] + shift)
             return float(held.sum_of_squares(rows).sum())
         except TwoStageGPError:
             return math.inf
 
     candidate.penalty_shift = best_shift(errors_downhill(error, shifts), shifts)
+
+
+def _heldout_by_noise(
+    engine: Engine, kernel: Kernel, theta: Vector, index: Tensor | None
+) -> Callable[[float], Heldout]:
+    """Return the held-out predictions of some rows as a function of the log noise variance."""
+    if isinstance(engine, ExactEngine) and index is None:
+        return engine.heldout_by_noise(kernel, theta)
+    return lambda log_noise: engine.condition(kernel, np.append(theta, log_noise)).heldout(index)
 
 
 def errors_downhill(error: Callable[[float], float], shifts: Sequence[float]) -> list[float]:

@@ -181,9 +181,10 @@ class ExactMethod:
             return self._ladder(n_candidates, keep, steps_after, first)
         steps = sizes.steps_on_all_rows(m, d, little_noise)
         if m > sizes.full_training_rows:
-            return self._ladder(n_candidates, 3, steps, patient=True)
+            return self._ladder(n_candidates, 3, steps, patient=True, is_last=True)
         first = sizes.first_training(m, d, little_noise)
-        return self._ladder(n_candidates, len(steps), steps, first)
+        kept = sizes.medium_kept
+        return self._ladder(n_candidates, len(steps), steps, first, kept=kept, is_last=True)
 
     def _few_are_too_few(self, candidates: Sequence[Candidate]) -> bool:
         """Return whether a table with little noise is trained on all rows from the beginning.
@@ -270,4 +271,6 @@ class ExactMethod:
         m, sizes = self.m, self._settings
         if m <= sizes.refit_rows:
             return self._ladder(n_candidates, sizes.variance_keep, 8)
+        if m <= sizes.full_training_rows:
+            return self._ladder(n_candidates, 1, 2, sizes.first_rows, kept=(1.0, 1 / 3))
         return self._ladder(n_candidates, 1, 3, kept=(1.0, 1 / 3))
