@@ -59,6 +59,8 @@ WHOLE_ROWS = 2000
 PART_ROWS, HELD_ROWS, HELD_SHARE = 1000, 2000, 0.2
 PLACES = 10
 HELD_SEED = 20240301
+#: Group of stored variants that the present version does not have.
+EARLIER = "no longer a choice"
 SCORES = ("nlpd", "crps", "qice", "coverage_50", "coverage_95")
 
 
@@ -68,10 +70,6 @@ def _local(group: str, **changed: Any) -> Variant:
 
 def _shape(group: str, **changed: Any) -> Variant:
     return Variant(group, settings={f"shape.{name}": v for name, v in changed.items()})
-
-
-def _only(name: str) -> Variant:
-    return _shape("shape", names=(name,))
 
 
 VARIANTS: Mapping[str, Variant] = {
@@ -88,15 +86,15 @@ VARIANTS: Mapping[str, Variant] = {
     "a costs nothing": _local("price of a", price=0.0),
     "a costs 3 nats": _local("price of a", price=3.0),
     "a up to 1": _local("bound of a", largest_weight=1.0),
-    "gaussian": _only("gaussian"),
-    "student": _only("student"),
-    "empirical": _only("empirical"),
-    "shape by the mean score": _shape("choice of the shape", standard_errors=0.0),
-    "shape by 2 standard errors": _shape("choice of the shape", standard_errors=2.0),
+    "information 0.2": _shape("information", information=0.2),
+    "information 1": _shape("information", information=1.0),
+    "t distribution alone": _shape("mixture", fewest=sys.maxsize),
+    "mixture from 10 rows": _shape("mixture", fewest=10),
+    "mixture from 100 rows": _shape("mixture", fewest=100),
     "half the bandwidth": _shape("smoothing", bandwidth=0.5 * DEFAULTS.shape.bandwidth),
     "twice the bandwidth": _shape("smoothing", bandwidth=2.0 * DEFAULTS.shape.bandwidth),
     "tail of 1 row": _shape("tail", tail_rows=1.0),
-    "tail of 20 rows": _shape("tail", tail_rows=20.0),
+    "tail of 10 rows": _shape("tail", tail_rows=10.0),
 }
 
 
@@ -173,6 +171,7 @@ def variant_scores(
         options = SimpleNamespace(
             calibration="local",
             noise_floor=fit.noise_floor,
+            levels=None,
             settings=changed_settings(variant.settings),
         )
         every = HeldRows.every(rows)
@@ -212,10 +211,17 @@ def _changes(records: list[Record], variant: str, score: str) -> dict[str, tuple
     return found
 
 
+def _variants(records: list[Record]) -> list[str]:
+    """Return the variants that every record has; those of earlier versions come last."""
+    stored = [list(r["scores"]) for r in records]
+    everywhere = [name for name in stored[0] if all(name in names for names in stored)]
+    return sorted(everywhere, key=lambda name: name not in VARIANTS)
+
+
 def _summary(records: list[Record]) -> str:
     rows = []
-    for variant, described in VARIANTS.items():
-        cells = [described.group, variant]
+    for variant in _variants(records):
+        cells = [VARIANTS[variant].group if variant in VARIANTS else EARLIER, variant]
         show: Mapping[str, Callable[[float], str]] = {
             "nlpd": lambda d: f"{d:+.4f}",
             "crps": lambda d: f"{d:+.2f} %",
@@ -243,7 +249,7 @@ def _by_table(records: list[Record], score: str) -> str:
     there = [name for name in SETS if any(r["set"] == name for r in records)]
     rows = [
         [variant, *(f"{mean:+.3f}" for mean, _ in _changes(records, variant, score).values())]
-        for variant in VARIANTS
+        for variant in _variants(records)
         if variant != DEFAULT
     ]
     return markdown_table(["variant", *there], rows)

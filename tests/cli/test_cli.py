@@ -119,6 +119,28 @@ def test_fit_prints_what_was_fitted(folder, tmp_path):
     assert "held-out RMSE" in shown.stdout
 
 
+def test_intervals_are_calibrated_by_a_column(tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"site": rng.choice(["east", "west"], 80), "x": rng.uniform(size=80)})
+    spread = np.where(table["site"] == "east", 0.1, 1.0)
+    table["y"] = 3 * table["x"] + spread * rng.normal(size=80)
+    table.to_csv(tmp_path / "t.csv", index=False)
+    arguments = ["fit", tmp_path / "t.csv", "-t", "y", *QUICK, "-o", tmp_path / "m"]
+    printed = json.loads(run(*arguments, "--calibrate-by", "site", "--json").stdout)
+    assert [each["level"] for each in printed["report"]["levels"]] == ["east", "west"]
+    shown = run(*arguments, "--calibrate-by", "site", "--force").stdout
+    assert "level east" in shown
+    factor = twostagegp.load(tmp_path / "m").calibration_.levels.factor
+    assert factor[0] < factor[1]
+    arguments = [*arguments, "--force", "--calibrate-by"]
+    assert "site" in fails(*arguments, "sight")
+    assert "is no input" in fails(*arguments, "y")
+    assert "80 distinct values" in fails(*arguments, "x")
+    classes = ["fit", tmp_path / "t.csv", "-t", "site", "-o", tmp_path / "c"]
+    assert "classifier" in fails(*classes, "--calibrate-by", "x")
+    assert "use --calibrate-by" in fails(*arguments[:-1], "--option", "calibrate_by=site")
+
+
 def test_codes_become_categories_on_demand(tmp_path):
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"code": rng.choice(["007", "042"], 40), "x": rng.normal(size=40)})
@@ -275,6 +297,33 @@ def test_predict_writes_classes_and_probabilities(folder, tmp_path):
     assert got["certain"].tolist() == model.predict_certainty(X).tolist()
     arguments = ["predict", folder / "classes", folder / "new.csv", "-o", out]
     assert "is a classifier" in fails(*arguments, "--interval", "0.9")
+
+
+def test_support_is_a_column_on_demand(folder, tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"a": rng.uniform(-2.0, 2.0, 50)})
+    y = np.sin(2.0 * table["a"]) + 0.1 * rng.normal(size=50)
+    model = twostagegp.TwoStageGPRegressor(kernels=("rbf",), random_state=0).fit(table, y)
+    model.save(tmp_path / "m")
+    pd.DataFrame({"a": [0.0, 1.0, 50.0]}).to_csv(tmp_path / "new.csv", index=False)
+    new, out = tmp_path / "new.csv", tmp_path / "o.csv"
+    run("predict", tmp_path / "m", new, "-o", out, "--support", "--quantiles", "0.5")
+    got = pd.read_csv(out)
+    plain = ["mean", "std", "lower_0.95", "upper_0.95", "q_0.5"]
+    assert got.columns.tolist() == [*plain, "support"]
+    mean, support = model.predict(pd.read_csv(new), return_support=True)
+    np.testing.assert_allclose(got["support"], support, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(got["mean"], mean, rtol=1e-9)
+    assert got["support"][0] == 1.0
+    assert got["support"][2] < 0.1
+    run("predict", tmp_path / "m", new, "-o", out)
+    assert "support" not in pd.read_csv(out).columns
+    arguments = ["predict", folder / "classes", folder / "new.csv", "-o", out, "--support"]
+    assert "--support are for regression" in fails(*arguments)
+    sure = twostagegp.CVPlusRegressor(model, n_folds=2, random_state=0).fit(table, y)
+    sure.save(tmp_path / "sure")
+    arguments = ["predict", tmp_path / "sure", new, "-o", out, "--support"]
+    assert "CVPlusRegressor does not know the support" in fails(*arguments)
 
 
 def test_columns_may_be_reordered_and_new_levels_give_a_warning(folder, tmp_path, model):

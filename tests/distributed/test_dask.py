@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -162,6 +163,33 @@ def test_adjacent_partitions_share_a_shard_up_to_its_size(workers, shard_rows, s
     rows = np.array([10, 10, 10, 30, 5])
     groups = group_partitions("abcde", rows, workers, shard_rows)
     assert [len(group) for group in groups] == sizes
+
+
+# --- outside the data ----------------------------------------------------------------------------
+
+
+def test_outside_the_data_intervals_widen_and_the_mean_is_not_continued(sharded):
+    model, X, y, points = sharded
+    far = 4.0 * points + 30.0
+    (fit,) = model.fitted_.fits
+    assert fit.outside.members
+    assert not fit.outside.has_trends
+    mean, std = model.predict(far, return_std=True)
+    local = in_memory(model, X, y)
+    for one, other in zip((mean, std), local.predict(far, return_std=True), strict=True):
+        np.testing.assert_allclose(one, other, **ROUNDING)
+    (target,) = local.fitted_.targets
+    plain = replace(target.fit, outside=None)
+    scaling, Z = target.data.scaling, target.standardized(far)
+    expected, _, variance = (each.numpy() for each in plain.moments(Z))
+    np.testing.assert_allclose(mean, scaling.y_mean + scaling.y_scale * expected, **ROUNDING)
+    assert (std > scaling.y_scale * np.sqrt(variance)).all()
+    support = model.predict(far, return_support=True)[1]
+    assert support.max() < 0.5
+    assert (model.predict(points, return_support=True)[1] == 1.0).mean() > 0.9
+    lazy = model.predict(da.from_array(far, chunks=(20, 2)), return_support=True)
+    np.testing.assert_allclose(lazy[0].compute(), mean, **ROUNDING)
+    np.testing.assert_allclose(lazy[1].compute(), support, **ROUNDING)
 
 
 # --- the same numbers ----------------------------------------------------------------------------

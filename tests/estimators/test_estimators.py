@@ -236,8 +236,11 @@ class TestDistribution:
         mean, std = model.predict(new, return_std=True)
         _, latent = model.predict(new, return_latent_std=True)
         _, cov = model.predict(new, return_cov=True)
-        reports = np.ravel(model.fit_report_)
-        noise = np.array([report.noise_std for report in reports]).reshape(mean.shape[1:])
+        _, noise = model.predict(new, return_noise_std=True)
+        if not hasattr(model, "calibration_"):
+            reports = np.ravel(model.fit_report_)
+            same = np.array([report.noise_std for report in reports]).reshape(mean.shape[1:])
+            np.testing.assert_allclose(noise, np.broadcast_to(same, noise.shape), rtol=1e-10)
         np.testing.assert_allclose(std**2, latent**2 + noise**2, rtol=1e-10)
         np.testing.assert_allclose(
             np.diagonal(cov, axis1=-2, axis2=-1).T, std**2, rtol=1e-8, atol=1e-12
@@ -248,13 +251,36 @@ class TestDistribution:
 
     @each_target
     @each_model
-    def test_intervals_quantiles_and_densities_are_gaussian(self, make, targets):
+    def test_intervals_quantiles_and_densities_are_of_one_distribution(self, make, targets):
         X, y = table()
         Y = shaped(y, targets)
         model = fitted(make, targets)
         mean, std = model.predict(X, return_std=True)
         interval = model.predict_interval(X, level=0.9)
         np.testing.assert_allclose(interval, model.predict_quantiles(X, [0.05, 0.95]))
+        laws = model.fitted_.shapes
+        sigma = std / [law.std for law in laws]
+        columns = (values.reshape(len(X), -1).T for values in (mean, sigma, Y))
+        for k, (law, m, s, t) in enumerate(zip(laws, *columns, strict=True)):
+            ends = m[:, None] + s[:, None] * law.ppf([0.05, 0.95])
+            np.testing.assert_allclose(interval.reshape(len(X), -1, 2)[:, k], ends)
+            z = (t - m) / s
+            cdf, logpdf = model.predict_cdf(X, Y), model.predict_logpdf(X, Y)
+            np.testing.assert_allclose(cdf.reshape(len(X), -1)[:, k], law.cdf(z))
+            density = law.logpdf(z) - np.log(s)
+            np.testing.assert_allclose(logpdf.reshape(len(X), -1)[:, k], density)
+
+    @each_target
+    @each_model
+    def test_without_a_learned_shape_they_are_gaussian(self, make, targets):
+        X, y = table()
+        Y = shaped(y, targets)
+        model = make()
+        if "calibration" in model.get_params():
+            model.set_params(calibration="scale")
+        model.fit(X, Y)
+        mean, std = model.predict(X, return_std=True)
+        interval = model.predict_interval(X, level=0.9)
         np.testing.assert_allclose(interval.mean(-1), mean, atol=1e-12)
         np.testing.assert_allclose(model.predict_quantiles(X, 0.5)[..., 0], mean)
         np.testing.assert_allclose(
@@ -341,10 +367,14 @@ class TestDistribution:
                 return original(self, X)
 
             monkeypatch.setattr(ExactPosterior, name, counted)
+        # Members tell which rows are outside the data, where the mean is another one.
+        outside = getattr(model.fitted_.fits[0], "outside", None)
+        members = ["variance"] * (len(outside.members) if outside else 0)
         model.predict(X)
-        assert calls == []
+        assert calls == members
+        calls.clear()
         model.predict(X, return_std=True)
-        assert calls == ["variance"]
+        assert calls == ["variance", *members]
 
     def test_covariance_beyond_the_memory_budget(self, monkeypatch):
         X, y = table(20)

@@ -1,11 +1,12 @@
 """The method for large tables on tables that break regressors."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from neighbor_fits import NOISE, is_sane, neighbors, ridge, table, truth
+from neighbor_fits import NOISE, SHORT_TREES, is_sane, neighbors, ridge, table, truth
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import LinearRegression
 
@@ -14,6 +15,10 @@ from twostagegp.engines.neighbors.engine import NeighborPosterior
 from twostagegp.errors import NotFittableError, NumericalError
 from twostagegp.pipeline.mean import build
 from twostagegp.pipeline.mean.models import RidgeMean
+from twostagegp.pipeline.settings import OutsideSettings
+
+#: The three parts alone, also outside the data.
+NOT_OUTSIDE = replace(SHORT_TREES, outside=OutsideSettings(members=0))
 
 
 def test_repeated_rows():
@@ -85,7 +90,7 @@ def test_a_cluster_far_away():
 def test_far_outside_the_prior_of_the_variance_and_the_rest_of_the_mean_return(name):
     X, y = table(300)
     model = neighbors(mean=[name, LinearRegression(), HistGradientBoostingRegressor(max_iter=5)])
-    model.set_params(variance=name).fit(X, y)
+    model.set_params(variance=name, settings=NOT_OUTSIDE).fit(X, y)
     scaling = model.fitted_.data[0].scaling
     outputscale = math.exp(model.variance_.posterior.parameters[-2])
     factor = model.calibration_.factor
@@ -106,9 +111,22 @@ def test_far_outside_the_prior_of_the_variance_and_the_rest_of_the_mean_return(n
         assert latent[0] >= largest * (1 - 1e-9)
 
 
+def test_far_outside_the_mean_is_finite_and_uncertain():
+    X, y = table(300)
+    model = neighbors(mean=["rbf", LinearRegression(), HistGradientBoostingRegressor(max_iter=5)])
+    off = neighbors(mean=model.mean, settings=NOT_OUTSIDE).fit(X, y)
+    model.fit(X, y)
+    for place in (1e4, 1e9, 1e200, -1e300):
+        far = np.full((1, 2), place)
+        mean, latent = model.predict(far, return_latent_std=True)
+        assert np.isfinite(mean).all()
+        assert latent[0] > off.predict(far, return_latent_std=True)[1][0]
+        assert model.predict(far, return_support=True)[1][0] == pytest.approx(0.0, abs=1e-9)
+
+
 def test_a_ridge_alone_returns_to_the_mean_far_outside():
     X, y = table(200)
-    model = ridge().fit(X, y)
+    model = ridge(settings=NOT_OUTSIDE).fit(X, y)
     assert model.predict([[1e5, -1e5]])[0] == pytest.approx(y.mean())
 
 

@@ -58,6 +58,7 @@ WRONG = {
         "selection": ["magic", "loo", None, ("heldout",), ("heldout", "magic")],
         "residuals": ["magic", None],
         "calibration": ["magic", False],
+        "calibrate_by": [1.5, True, ["kind"]],
         "n_neighbors": COUNTS,
     },
     ExactGPRegressor: {

@@ -77,13 +77,17 @@ class TestPosterior:
         np.testing.assert_allclose(f.variance[:, 0], latent**2, rtol=1e-8)
         np.testing.assert_allclose(y.variance[:, 0], std**2, rtol=1e-8)
 
-    def test_joint_covariance_of_a_batch_is_that_of_predict(self, fitted, model, new):
+    def test_joint_covariance_of_a_batch_is_that_of_the_function_and_noise(
+        self, fitted, model, new
+    ):
         T = torch.as_tensor(new).reshape(4, 6, 2)
         posterior = model.posterior(T, observation_noise=True)
         assert posterior.mean.shape == (4, 6, 1)
         for k in range(4):
-            ours = fitted.predict(T[k].numpy(), return_cov=True)[1]
-            ours = ours / fitted.calibration_.shape.std**2
+            X = T[k].numpy()
+            ours = fitted.fitted_.covariances(X, noise=False)[0]
+            observed = fitted.fitted_.moments(X)[2][:, 0]
+            ours[np.diag_indices(6)] = observed
             theirs = posterior.distribution.covariance_matrix[k]
             np.testing.assert_allclose(theirs, ours, rtol=1e-8, atol=1e-10 * ours.max())
 
@@ -116,6 +120,17 @@ class TestPosterior:
         theirs = module(*(torch.as_tensor(values) for values in inputs))
         np.testing.assert_allclose(theirs, ours, rtol=1e-10)
         assert np.ptp(ours) > 0.5
+
+    def test_factors_by_level_are_part_of_the_variance(self):
+        X, y = table(80)
+        X[:, 1] = np.rint(X[:, 1] / 5.0)
+        fitted = quick(calibrate_by=1, random_state=0).fit(X, y)
+        assert np.ptp(fitted.calibration_.levels.factor) > 0.0
+        posterior = fitted.to_botorch().posterior(torch.as_tensor(X), observation_noise=True)
+        std = posterior.variance.sqrt()[:, 0].numpy() * fitted.calibration_.shape.std
+        np.testing.assert_allclose(std, fitted.predict(X, return_std=True)[1], rtol=1e-6)
+        with pytest.raises(InputError, match="calibration='local'"):
+            quick(calibrate_by=1, calibration="scale").fit(X, y).to_botorch()
 
     def test_the_local_scale_can_be_left_out(self, fitted, new):
         T = torch.as_tensor(new)

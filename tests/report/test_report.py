@@ -3,6 +3,7 @@
 import itertools
 import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,7 @@ from twostagegp.plotting.slices import Answers, make_slices, shuffle_effects
 from twostagegp.report import write_report
 from twostagegp.report.advice import regression_advice
 from twostagegp.report.fit_section import outside_training
+from twostagegp.report.group_section import group_tables
 from twostagegp.report.page import render_page, template_text
 from twostagegp.report.predictions import TargetPredictions, predict_rows, read_rows, sample_rows
 from twostagegp.report.scatter import scatter
@@ -200,6 +202,48 @@ def test_headline_and_levels_are_those_of_the_predictions(regressor, test_rows, 
     assert inside == ((ends[:, 0] <= y) & (y <= ends[:, 1])).tolist()
     level = found["data"]["levels"][45]
     assert (level["level"], level["inside"]) == (95, sum(inside))
+
+
+def test_coverage_by_group_is_that_of_the_metric(regressor, test_rows, context, page):
+    X, y = test_rows
+    tables = {table["column"]: table for table in context["targets"][0]["groups"]}
+    assert set(tables) == {"quarter", "state", "garden"}
+    found = metrics.coverage_by_group(y, regressor.predict_interval(X), groups=X["state"])
+    assert [row["group"] for row in tables["state"]["rows"]] == ["poor", "fair", "good"]
+    assert [row["rows"] for row in tables["state"]["rows"]] == [str(n) for n in found.rows]
+    first = tables["state"]["rows"][0]
+    assert first["share"].startswith(f"{100 * found.coverage[0]:.1f}") or found.coverage[0] == 1.0
+    outside = [row["verdict"] != "as expected" for row in tables["state"]["rows"]]
+    assert outside == found.outside.tolist()
+    assert "Coverage by group" in page
+    assert LEVEL in [row["group"] for row in tables["quarter"]["rows"]]
+    assert LEVEL not in page
+
+
+def test_the_calibrated_column_comes_first_and_rare_levels_are_one_group(test_rows):
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"x": rng.uniform(size=120), "site": rng.integers(0, 20, 120)})
+    X["flag"] = rng.random(120) < 0.5
+    y = X["x"] + np.where(X["site"] < 10, 0.1, 1.0) * rng.normal(size=120)
+    model = TwoStageGPRegressor(
+        kernels=("rbf",), variance="rbf", ard=False, random_state=0, calibrate_by="site"
+    ).fit(X[:80], y[:80])
+    groups = report_context(model, X[80:], y[80:])["targets"][0]["groups"]
+    assert [table["column"] for table in groups] == ["site", "flag"]
+    assert len(groups[0]["rows"]) == 12
+    assert groups[0]["rows"][-1]["group"] == "(rarer levels)"
+    assert sum(int(row["rows"]) for row in groups[0]["rows"]) == 40
+    assert [row["group"] for row in groups[1]["rows"]] == ["false", "true"]
+    narrow = replace(_target(model, X, y), sigma=np.full(120, 0.01))
+    rows = read_rows(model, X, y, classes=False)
+    by_site, by_flag = group_tables(model, narrow, rows, [("flag", 1.0), ("x", 1.0)])
+    assert "was calibrated by this column" in by_site["text"]
+    assert "Fit with calibrate_by='flag'" in by_flag["text"]
+
+
+def _target(model, X, y):
+    (one,), _, _ = predict_rows(model, read_rows(model, X, y, classes=False))
+    return one
 
 
 def test_scores_of_classes_are_those_of_the_metrics(classifier, test_rows, labels, class_context):

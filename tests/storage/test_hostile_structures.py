@@ -56,6 +56,8 @@ HOSTILE = {
     "other columns": lambda p: _set(p, "TwoStageGPRegressor", "n_features_in_", 2),
     "a scikit-learn part": lambda p: _set(p, "TwoStageGPRegressor", "mean", {"sklearn": 0}),
     "an invalid float": lambda p: _set(p, "Shape", "tail", {"float": "__import__"}),
+    "a t distribution without width": lambda p: _set(p, "Shape", "spread", 0.0),
+    "an infinite t distribution": lambda p: _set(p, "Shape", "spread", {"float": "inf"}),
     "a list as a key": lambda p: _set(p, "Calibration", "shape_scores", {"dict": [[[], 1]]}),
     "no pairs": lambda p: _set(p, "Calibration", "shape_scores", {"dict": [[1]]}),
     "a random state": lambda p: _set(

@@ -1,12 +1,15 @@
 """Files with the names of earlier versions load with the present names."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import twostagegp
 from twostagegp import GPNNRegressor, TwoStageGPClassifier, TwoStageGPRegressor
+from twostagegp.pipeline.calibration.shape import GAUSSIAN
+from twostagegp.pipeline.settings import Settings, ShapeSettings
 from twostagegp.storage.folder import read_files, read_manifest, write_folder
 
 _RNG = np.random.default_rng(0)
@@ -26,20 +29,30 @@ def models():
     }
 
 
+def _saved(model, path):
+    model.save(path)
+    return path
+
+
+def _load_with(model, change, tmp_path, version=2):
+    """Save a model, change the parts of its structure, and load it."""
+    path = _saved(model, tmp_path / "model")
+    manifest = read_manifest(path)
+    files = dict(read_files(path, manifest))
+    content = json.loads(files["model"])
+    change(content["parts"])
+    files["model"] = json.dumps(content).encode()
+    kept = {key: manifest[key] for key in manifest if key not in ("files", "sha256", "kind")}
+    write_folder(tmp_path / "changed", {**kept, "format": version}, files)
+    return twostagegp.load(tmp_path / "changed")
+
+
 @pytest.fixture
 def load_changed(models, tmp_path):
-    """Save a model, change the parts of its structure, and load it."""
+    """Return a function that loads a changed file of one of the models."""
 
     def load(name, change, version=2):
-        models[name].save(tmp_path / "model")
-        manifest = read_manifest(tmp_path / "model")
-        files = dict(read_files(tmp_path / "model", manifest))
-        content = json.loads(files["model"])
-        change(content["parts"])
-        files["model"] = json.dumps(content).encode()
-        kept = {key: manifest[key] for key in manifest if key not in ("files", "sha256", "kind")}
-        write_folder(tmp_path / "changed", {**kept, "format": version}, files)
-        return twostagegp.load(tmp_path / "changed")
+        return _load_with(models[name], change, tmp_path, version)
 
     return load
 
@@ -142,3 +155,38 @@ def test_old_fields_of_the_variance_and_the_local_scale_are_read(models, load_ch
     assert loaded.search_ == model.search_
     assert loaded.calibration_.local.uses_mean == model.calibration_.local.uses_mean
     np.testing.assert_allclose(loaded.predict_interval(NEW), model.predict_interval(NEW), rtol=1e-9)
+
+
+def test_a_shape_without_a_scale_of_its_own_is_read(models, tmp_path):
+    old = replace(
+        GAUSSIAN, name="empirical", tail=0.2, degrees=4.0
+    )  # a t distribution of variance one
+    model = twostagegp.load(_saved(models["exact"], tmp_path / "first"))
+    fit = model.fitted_.targets[0].fit
+    fit.calibration = replace(fit.calibration, shape=old, shape_scores={"gaussian": 0.5})
+
+    def change(parts):
+        (shape,) = states(parts, "Shape")
+        assert shape.pop("spread") is None
+
+    loaded = _load_with(model, change, tmp_path)
+    assert loaded.calibration_.shape.spread is None
+    assert loaded.calibration_.shape_scores == {"gaussian": 0.5}
+    np.testing.assert_array_equal(
+        loaded.predict_interval(NEW, 0.99), model.predict_interval(NEW, 0.99)
+    )
+
+
+@VERSIONS
+def test_settings_of_the_choice_between_three_shapes_are_left_out(tmp_path, version):
+    shape = ShapeSettings(tail_rows=5.0)
+    model = TwoStageGPRegressor(kernels=("rbf",), random_state=0, settings=Settings(shape=shape))
+
+    def change(parts):
+        (state,) = states(parts, "ShapeSettings")
+        state.update(names={"tuple": ["gaussian", "student"]}, standard_errors=1.0)
+        del state["information"]
+
+    loaded = _load_with(model.fit(X, Y), change, tmp_path, version)
+    assert loaded.settings.shape == shape
+    assert_same_predictions(loaded, model)

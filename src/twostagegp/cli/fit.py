@@ -32,6 +32,7 @@ __all__ = ["fit", "parse_options"]
 _ELSEWHERE = {
     "random_state": "use --seed",
     "method": "use --method",
+    "calibrate_by": "use --calibrate-by",
     "training": "a Training(...) can be given in Python only",
 }
 
@@ -59,6 +60,14 @@ def fit(
     drop: DropOption = None,
     category: CategoryOption = None,
     method: Annotated[str, typer.Option(help="auto, exact, neighbors, vecchia or svgp.")] = "auto",
+    calibrate_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Input column of categories, or of few distinct values, within whose levels the "
+            "intervals should hold.",
+        ),
+    ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -82,6 +91,7 @@ def fit(
     free text must be dropped.
     """
     from twostagegp.cli.fitting import (
+        calibration_option,
         column_hints,
         held_out_scores,
         make_model,
@@ -109,7 +119,8 @@ def fit(
         drop_gaps=drop_missing_target,
         classify=classify,
     )
-    model = make_model(data.classify, method, seed, parse_options(option))
+    options = parse_options(option) | calibration_option(calibrate_by, data, source)
+    model = make_model(data.classify, method, seed, options)
     with (
         fit_progress(f"fitting {len(data.X):,} rows and {data.X.shape[1]} columns"),
         column_hints(),
@@ -180,6 +191,11 @@ def _show(result: dict[str, Any]) -> None:
     }
     if "noise_std" in report:
         pairs["noise std"] = report["noise_std"]
+    for each in report.get("levels", ()):
+        pairs[f"level {each['level']}"] = (
+            f"{each['rows']:.6g} held-out rows, {100.0 * each['coverage']:.1f} % in their 95 % "
+            f"interval; variance × {each['factor']:.2f}"
+        )
     pairs |= {f"held-out {name}": value for name, value in held_out.items()}
     foretold = report.get("foretold_seconds")
     words = "" if foretold is None else f" ({foretold:.1f} foretold)"

@@ -21,6 +21,7 @@ from twostagegp.estimators.regressor import TwoStageGPRegressor
 
 __all__ = [
     "TrainingRows",
+    "calibration_option",
     "column_hints",
     "held_out_scores",
     "make_model",
@@ -166,6 +167,23 @@ def make_model(classify: bool, method: str, seed: int, options: Mapping[str, Any
                 f"{nearest(name, known)} It has {', '.join(known)}."
             )
     return kind(**{"method": method, "random_state": seed, **options})
+
+
+def calibration_option(
+    calibrate_by: str | None, data: TrainingRows, source: Source
+) -> dict[str, Any]:
+    """Return the parameter of the estimator that ``--calibrate-by`` stands for."""
+    if calibrate_by is None:
+        return {}
+    if data.classify:
+        raise InputError("--calibrate-by is about intervals; a classifier has none.")
+    source.require([calibrate_by], "--calibrate-by")
+    if calibrate_by not in data.X.columns:
+        raise InputError(
+            f"--calibrate-by {calibrate_by}: this column is no input, but the target, dropped, or "
+            "that of --groups or --weights. Name an input column."
+        )
+    return {"calibrate_by": calibrate_by}
 
 
 @contextmanager

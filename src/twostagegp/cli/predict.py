@@ -46,6 +46,14 @@ def predict(
         str | None,
         typer.Option(metavar="LEVEL,…", help="Quantiles, for regression, such as 0.05,0.5,0.95."),
     ] = None,
+    support: Annotated[
+        bool,
+        typer.Option(
+            "--support",
+            help="Add a column that says how near training rows are: 1 inside the data, down to 0 "
+            "far outside. For regression.",
+        ),
+    ] = False,
     keep: Annotated[
         list[str] | None,
         typer.Option(metavar="COL,COL", help="Columns of the table to copy to the output."),
@@ -70,8 +78,9 @@ def predict(
     """Predict every row of a table.
 
     Regression: mean, std (of an observation, noise included), lower_0.95 and upper_0.95 per
-    interval, q_0.05 per quantile, in units of the target. Classification: class, certain (whether
-    the two leading classes differ significantly) and one p_<class> per class.
+    interval, q_0.05 per quantile, in units of the target, and support on request. Classification:
+    class, certain (whether the two leading classes differ significantly) and one p_<class> per
+    class.
 
     The table is read and the output written in chunks. The output file appears when it is complete;
     until then an older file of that name is unchanged.
@@ -94,6 +103,7 @@ def predict(
         split_numbers(interval, "--interval"),
         split_numbers(quantiles, "--quantiles"),
         prefix,
+        support,
     )
     with progress(f"predicting {table.name}") as tell:
         rows = predict_file(saved, source, output, output_columns, kept, chunk_rows, guard, tell)

@@ -32,27 +32,38 @@ class OutputColumns:
         Their levels.
     prefix : str
         Prefix of the names of the columns.
+    with_support : bool
+        Whether a column says how near training rows are.
     """
 
     saved: SavedModel
     intervals: list[float]
     quantiles: list[float]
     prefix: str = ""
+    with_support: bool = False
 
     @classmethod
     def for_model(
-        cls, saved: SavedModel, intervals: list[float], quantiles: list[float], prefix: str
+        cls,
+        saved: SavedModel,
+        intervals: list[float],
+        quantiles: list[float],
+        prefix: str,
+        with_support: bool = False,
     ) -> OutputColumns:
         """Check that the model can predict these columns, and return them."""
         if saved.is_classifier:
-            if intervals or quantiles:
+            if intervals or quantiles or with_support:
                 raise InputError(
-                    f"{saved.path} is a classifier; --interval and --quantiles are for regression."
+                    f"{saved.path} is a classifier; --interval, --quantiles and --support are for "
+                    "regression."
                 )
             return cls(saved, [], [], prefix)
         if quantiles and not hasattr(saved.model, "predict_quantiles"):
             raise InputError(f"{type(saved.model).__name__} predicts intervals, but not quantiles.")
-        return cls(saved, intervals or [0.95], quantiles, prefix)
+        if with_support and not hasattr(saved.model, "predict_quantiles"):
+            raise InputError(f"{type(saved.model).__name__} does not know the support of a row.")
+        return cls(saved, intervals or [0.95], quantiles, prefix, with_support)
 
     @property
     def names(self) -> list[str]:
@@ -62,7 +73,7 @@ class OutputColumns:
         else:
             plain = ["mean"] + ["std"] * hasattr(self.saved.model, "predict_quantiles")
             plain += [f"{end}_{p:g}" for p in self.intervals for end in ("lower", "upper")]
-            plain += [f"q_{p:g}" for p in self.quantiles]
+            plain += [f"q_{p:g}" for p in self.quantiles] + ["support"] * self.with_support
         return [self.prefix + name for name in plain]
 
     def columns(self, X: Any) -> list[Any]:
@@ -77,7 +88,8 @@ class OutputColumns:
             return [model.predict(X), *(end for pair in ends for end in pair)]
         ends = [0.5 + side * p / 2.0 for p in self.intervals for side in (-1.0, 1.0)]
         mean, std, quantiles = summary(model, X, np.array([*ends, *self.quantiles]))
-        return [mean, std, *quantiles.T]
+        more = [model.predict(X, return_support=True)[1]] if self.with_support else []
+        return [mean, std, *quantiles.T, *more]
 
 
 def predict_file(

@@ -122,6 +122,11 @@ class Rows:
         )
         return Rows(X, t, c, q, extra, groups)
 
+    def in_double_precision(self) -> Rows:
+        """Return the rows with numbers of double precision."""
+        X, t, c, q, extra = (part.double() for part in (self.X, self.t, self.c, self.q, self.extra))
+        return Rows(X, t, c, q, extra, self.groups)
+
     def blocks(self) -> list[Tensor]:
         """Return the row numbers of each group, in order of group number."""
         if self.groups is None:

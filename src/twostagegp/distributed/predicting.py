@@ -86,7 +86,7 @@ class ShardedRows:
             self._client = client
         return client, self._held
 
-    def moments(self, X: Array, variance: bool) -> Moments:
+    def moments(self, X: Array, variance: bool, function: bool = False) -> Moments:
         """Return mean, latent variance and sigma squared at encoded rows, each (n, p)."""
         client, held = self.held()
         parts: list[Any] = []
@@ -95,7 +95,8 @@ class ShardedRows:
         for begin in range(0, len(X), size):
             sent = X[begin : begin + size]
             blocks = [sent[i : i + step] for i in range(0, len(sent), step)]
-            call = MethodCall("moments", {"variance": variance}, step, of_fitted_state=True)
+            options = {"variance": variance, "function": function}
+            call = MethodCall("moments", options, step, of_fitted_state=True)
             tasks = _prediction_tasks(self, held, blocks, call)
             parts += compute_here(client, tasks, "predicting")
         if not variance:

@@ -157,12 +157,18 @@ def _conditioned(part: NeighborPosterior, rows: Rows, near: Tensor | None) -> Ne
 
 
 def without_rows(fit: Any) -> Any:
-    """Return the fit without training rows."""
+    """Return the fit without training rows.
+
+    Its mean is not continued outside the data, which would need neighbours of further points; its
+    variance grows there all the same.
+    """
 
     def make(part: NeighborPosterior) -> NeighborPosterior:
         return _conditioned(part, part.rows.subset(np.zeros(0, dtype=np.int64)), None)
 
-    return with_posteriors(fit, make)
+    fit = with_posteriors(fit, make)
+    outside = getattr(fit, "outside", None)
+    return fit if outside is None else replace(fit, outside=outside.without_trends())
 
 
 def with_neighbors(

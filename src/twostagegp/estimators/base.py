@@ -272,6 +272,8 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
         return_std: bool = False,
         return_latent_std: bool = False,
         return_cov: bool = False,
+        return_noise_std: bool = False,
+        return_support: bool = False,
     ) -> Any:
         """Return the predictive mean, and on request one measure of its uncertainty.
 
@@ -283,22 +285,42 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
             Also return the standard deviation of an *observation* at X, noise included. It is the
             standard deviation of the distribution behind quantiles, densities and samples.
         return_latent_std : bool
-            Also return the standard deviation of the *function* at X, without noise.
+            Also return the standard deviation of the *function* at X, without noise: how far the
+            true function may lie from the mean, since the data are few. It shrinks with more rows.
         return_cov : bool
             Also return the joint covariance of observations at X, shape (n, n) or (p, n, n).
+        return_noise_std : bool
+            Also return the standard deviation of the *noise* at X, which does not shrink with more
+            rows. Squares add up: std² = latent_std² + noise_std².
+        return_support : bool
+            Also return how well training rows support the prediction: 1 for a row that is as near
+            to training rows as they are to each other, down to 0 far away from all of them. It
+            depends on X and the lengthscales, not on the noise. Below 1, the mean is continued
+            outside the data and intervals are wider. It is 1 everywhere for models that do
+            nothing special there (``calibration=None`` or ``"scale"``).
 
         Returns
         -------
         mean : array of shape (n,) or (n, p)
-        std or cov : array, if asked for
+        std, cov or support : array, if asked for
         """
-        return prediction.predict(self, X, return_std, return_latent_std, return_cov)
+        return prediction.predict(
+            self,
+            X,
+            return_std,
+            return_latent_std,
+            return_cov,
+            return_noise_std,
+            return_support,
+        )
 
     def predict_interval(
         self,
         X: Any,
         level: float = 0.95,
         method: Literal["calibrated", "conformal"] = "calibrated",
+        *,
+        noise: bool = True,
     ) -> Array:
         """Return the central interval that holds an observation with probability ``level``.
 
@@ -312,12 +334,14 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
             quantile of the held-out z-scores. Rows are left out one at a time, but the
             hyperparameters have seen all rows, so the coverage is *approximate*;
             :class:`~twostagegp.CVPlusRegressor` refits everything and has a guarantee.
+        noise : bool
+            False returns the interval of the function, without the noise of an observation.
 
         Returns
         -------
         interval : array of shape (n, 2) or (n, p, 2)
         """
-        return prediction.interval(self, X, level, method)
+        return prediction.interval(self, X, level, method, noise)
 
     def predict_quantiles(self, X: Any, levels: ArrayLike) -> Array:
         """Return quantiles of an observation at each row; they never cross.
@@ -337,7 +361,13 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
         return prediction.of_z(self, X, y, lambda shape, z, sigma: shape.logpdf(z) - np.log(sigma))
 
     def sample_y(
-        self, X: Any, n_samples: int = 1, random_state: Any = 0, *, joint: bool = True
+        self,
+        X: Any,
+        n_samples: int = 1,
+        random_state: Any = 0,
+        *,
+        joint: bool = True,
+        noise: bool = True,
     ) -> Array:
         """Draw observations at X, jointly as in scikit-learn's GaussianProcessRegressor.
 
@@ -353,12 +383,14 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
             covariance (``return_cov``), with the calibrated distribution of each row as its margin.
             This takes memory and time for n × n matrices. False draws each row independently, from
             the same distributions; use it for many rows.
+        noise : bool
+            False draws functions, without the noise of an observation.
 
         Returns
         -------
         samples : array of shape (n, n_samples) or (n, p, n_samples)
         """
-        return prediction.samples(self, X, n_samples, random_state, joint)
+        return prediction.samples(self, X, n_samples, random_state, joint, noise)
 
     # --- shortcuts -------------------------------------------------------------------------------
 

@@ -29,6 +29,10 @@ class FitReport:
     device, dtype : str
     mean, variance, calibration : str
         The fitted parts in words.
+    levels : list of dict or None
+        With ``calibrate_by``: one row per level of the column, with its held-out rows, its factor
+        of the variance with (factor) and without (own) shrinkage, and the coverage of the 95 %
+        intervals of its held-out rows.
     seconds : dict
         Wall-clock seconds per part, and in total.
     foretold_seconds : float or None
@@ -81,6 +85,7 @@ class FitReport:
     mean: str = ""
     variance: str = ""
     calibration: str = ""
+    levels: list[dict[str, Any]] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     foretold_seconds: float | None = None
     candidates: list[dict[str, Any]] = field(default_factory=list)
@@ -118,6 +123,12 @@ class FitReport:
             f"mean         {self.mean}",
             f"variance     {self.variance}",
             f"calibration  {self.calibration}",
+        ]
+        lines += [
+            f"level        {each['level']}: factor {each['factor']:.2f}, without shrinkage "
+            f"{each['own']:.2f}; {each['rows']:.6g} held-out rows, "
+            f"{100.0 * each['coverage']:.1f} % of them in their 95 % interval"
+            for each in self.levels or ()
         ]
         if self.noise_std is not None:
             lines.append(f"noise std    {self.noise_std:.4g}")

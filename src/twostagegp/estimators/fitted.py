@@ -68,6 +68,15 @@ class TargetFit(Protocol):
     def covariance(self, X: Tensor) -> Tensor:
         """Return the joint covariance of observations, shape (n, n)."""
 
+    def function_variance(self, X: Tensor) -> Tensor:
+        """Return the variance of the function around the mean, without noise, shape (n,)."""
+
+    def function_covariance(self, X: Tensor) -> Tensor:
+        """Return the joint covariance of the function, shape (n, n)."""
+
+    def support(self, X: Tensor) -> Tensor:
+        """Return one where training rows are near, down to zero where none is, shape (n,)."""
+
     def relevance(self, n_features: int) -> Array:
         """Return the unnormalised weight of each column in use."""
 
@@ -81,7 +90,7 @@ class TargetFit(Protocol):
 class RemoteRows(Protocol):
     """Training rows that stay on the workers of a cluster."""
 
-    def moments(self, X: Array, variance: bool) -> Moments:
+    def moments(self, X: Array, variance: bool, function: bool) -> Moments:
         """Return the moments at encoded rows, in the user's units."""
 
 
@@ -156,7 +165,13 @@ class FittedRegression:
         """Return values of shape (n, p, ...) without the axis of targets if y had shape (n,)."""
         return values[:, 0] if self.is_1d else values
 
-    def moments(self, X: Array, variance: bool = True, chunk_rows: int = 1 << 16) -> Moments:
+    def moments(
+        self,
+        X: Array,
+        variance: bool = True,
+        function: bool = False,
+        chunk_rows: int = 1 << 16,
+    ) -> Moments:
         """Return the mean and the variances at encoded rows, in the user's units.
 
         Parameters
@@ -164,6 +179,9 @@ class FittedRegression:
         X : array of shape (n, columns of the encoded table)
         variance : bool
             False saves the work for the variances, which are then None.
+        function : bool
+            Whether ``latent`` is the calibrated variance of the function, which takes more work,
+            and not that of part 2, of which ``observed`` is made.
         chunk_rows : int
             Rows that are predicted at a time.
 
@@ -178,13 +196,13 @@ class FittedRegression:
             If a number is not finite.
         """
         if self.remote is not None:
-            moments: Moments = self.remote.moments(X, variance)
+            moments: Moments = self.remote.moments(X, variance, function)
         else:
-            moments = self._local_moments(X, variance, chunk_rows)
+            moments = self._local_moments(X, variance, function, chunk_rows)
         require_finite(*moments)
         return moments
 
-    def _local_moments(self, X: Array, variance: bool, chunk_rows: int) -> Moments:
+    def _local_moments(self, X: Array, variance: bool, function: bool, chunk_rows: int) -> Moments:
         n, p = len(X), len(self.targets)
         means, latents, observeds = np.empty((n, p)), np.empty((n, p)), np.empty((n, p))
         for j, target in enumerate(self.targets):
@@ -197,20 +215,33 @@ class FittedRegression:
                     means[part, j] = y_mean + y_scale * _numpy(target.fit.predict_mean(Z))
                     continue
                 mean, latent, observed = (_numpy(moment) for moment in target.fit.moments(Z))
+                if function:
+                    latent = _numpy(target.fit.function_variance(Z))
                 means[part, j] = y_mean + y_scale * mean
                 latents[part, j] = y_scale**2 * latent
                 observeds[part, j] = y_scale**2 * observed
         return (means, latents, observeds) if variance else (means, None, None)
 
-    def covariances(self, X: Array) -> Array:
-        """Return the joint covariance of observations at encoded rows, shape (p, n, n)."""
-        return np.stack(
-            [
-                _numpy(target.fit.covariance(target.standardized(X)))
-                * target.data.scaling.y_scale**2
-                for target in self.targets
-            ]
-        )
+    def support(self, X: Array, chunk_rows: int = 1 << 16) -> Array:
+        """Return how near training rows are, from one down to zero, at encoded rows; (n, p)."""
+        made = np.ones((len(X), len(self.targets)))
+        for j, target in enumerate(self.targets):
+            for begin in range(0, len(X), chunk_rows):
+                part = slice(begin, begin + chunk_rows)
+                made[part, j] = _numpy(target.fit.support(target.standardized(X[part])))
+        return made
+
+    def covariances(self, X: Array, noise: bool = True) -> Array:
+        """Return the joint covariance of observations at encoded rows, shape (p, n, n).
+
+        ``noise=False`` returns that of the function.
+        """
+        made = []
+        for target in self.targets:
+            Z, fit = target.standardized(X), target.fit
+            C = fit.covariance(Z) if noise else fit.function_covariance(Z)
+            made.append(_numpy(C) * target.data.scaling.y_scale**2)
+        return np.stack(made)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -27,7 +27,7 @@ from twostagegp.data.columns.tables import new_inputs
 from twostagegp.errors import InputError, MemoryBudgetError
 from twostagegp.estimators import shortcuts
 from twostagegp.estimators.fitted import Moments
-from twostagegp.pipeline.calibration.shape import Shape
+from twostagegp.pipeline.calibration.shape import GAUSSIAN, Shape
 from twostagegp.runtime.cores import use_cores
 from twostagegp.runtime.memory import available_bytes
 from twostagegp.runtime.threads import no_denormals
@@ -107,12 +107,22 @@ def encoded_inputs(model: Any, X: Any) -> Array:
     return new_inputs(model, X)
 
 
-def moments(model: Any, X: Any, variance: bool = True) -> Moments:
-    """Return mean, latent variance and sigma squared at X, each (n, p), in the user's units."""
+def moments(model: Any, X: Any, variance: bool = True, function: bool = False) -> Moments:
+    """Return mean, latent variance and sigma squared at X, each (n, p), in the user's units.
+
+    With ``function`` the latent variance is that of the function, otherwise that of part 2.
+    """
     numbers = encoded_inputs(model, X)
     few = len(numbers) <= _FEW_ROWS
     with use_cores(model.n_jobs, one_is_enough=few), no_denormals():
-        return model.fitted_.moments(numbers, variance)
+        return model.fitted_.moments(numbers, variance, function)
+
+
+def support(model: Any, X: Any) -> Array:
+    """Return how near training rows are, from one down to zero, shape (n, p)."""
+    numbers = encoded_inputs(model, X)
+    with use_cores(model.n_jobs, one_is_enough=len(numbers) <= _FEW_ROWS), no_denormals():
+        return np.asarray(model.fitted_.support(numbers))
 
 
 def mean_and_sigma(model: Any, X: Any) -> tuple[Array, Array]:
@@ -122,23 +132,40 @@ def mean_and_sigma(model: Any, X: Any) -> tuple[Array, Array]:
     return mean, np.sqrt(observed)
 
 
-def covariances(model: Any, X: Any) -> Array:
-    """Return the joint covariance of mean + sigma Z at X, shape (p, n, n)."""
+def covariances(model: Any, X: Any, noise: bool = True) -> Array:
+    """Return the joint covariance of mean + sigma Z, or of the function, at X; (p, n, n)."""
     numbers = encoded_inputs(model, X)
     check_covariance_size(len(numbers), len(model.fitted_.targets))
     with use_cores(model.n_jobs), no_denormals():
-        return model.fitted_.covariances(numbers)
+        return model.fitted_.covariances(numbers, noise)
 
 
-def predict(model: Any, X: Any, return_std: bool, return_latent_std: bool, return_cov: bool) -> Any:
+def predict(
+    model: Any,
+    X: Any,
+    return_std: bool,
+    return_latent_std: bool,
+    return_cov: bool,
+    return_noise_std: bool,
+    return_support: bool,
+) -> Any:
     """Return what :meth:`TwoStageGPRegressor.predict` returns."""
-    if return_std + return_latent_std + return_cov > 1:
-        raise InputError("ask for one of return_std, return_latent_std and return_cov at a time.")
+    one_part = return_latent_std or return_noise_std
+    if return_std + return_latent_std + return_noise_std + return_cov + return_support > 1:
+        raise InputError(
+            "ask for one of return_std, return_latent_std, return_noise_std, return_cov and "
+            "return_support at a time."
+        )
     if is_dask(X):
         if return_cov:
             raise InputError("return_cov needs all rows in one place: call X.compute() first.")
-        several = return_std or return_latent_std
-        options = {"return_std": return_std, "return_latent_std": return_latent_std}
+        several = return_std or one_part or return_support
+        options = {
+            "return_std": return_std,
+            "return_latent_std": return_latent_std,
+            "return_noise_std": return_noise_std,
+            "return_support": return_support,
+        }
         return _lazy(model, X, "predict", [()] * (1 + several), options)
     if return_cov:
         cov = covariances(model, X)
@@ -147,26 +174,35 @@ def predict(model: Any, X: Any, return_std: bool, return_latent_std: bool, retur
         stds = np.array([shape.std for shape in fitted.shapes])
         cov = cov * (stds**2)[:, None, None]
         return mean, cov[0] if fitted.is_1d else cov
-    mean, latent, observed = moments(model, X, variance=return_std or return_latent_std)
+    mean, latent, observed = moments(model, X, return_std or one_part, function=one_part)
     fitted = model.fitted_
+    if return_support:
+        return fitted.without_axis(mean), fitted.without_axis(support(model, X))
     if latent is None or observed is None:
         return fitted.without_axis(mean)
     std = np.sqrt(observed) * [shape.std for shape in fitted.shapes]
-    if return_latent_std:
+    if one_part:
         # A distribution that is off centre has less spread than sigma; the function has no more.
-        std = np.minimum(np.sqrt(latent), std)
+        function = np.minimum(np.sqrt(latent), std)
+        std = function if return_latent_std else np.sqrt(std**2 - function**2)
     return fitted.without_axis(mean), fitted.without_axis(std)
 
 
-def interval(model: Any, X: Any, level: float, method: str) -> Array:
+def interval(model: Any, X: Any, level: float, method: str, noise: bool = True) -> Array:
     """Return what :meth:`TwoStageGPRegressor.predict_interval` returns."""
     if method not in ("calibrated", "conformal"):
         raise InputError(f"method={method!r}: use 'calibrated' or 'conformal'.")
     if not 0.0 < level < 1.0:
         raise InputError(f"level={level!r} must lie between 0 and 1, for example 0.95.")
+    if not noise and method != "calibrated":
+        raise InputError("method='conformal' is for observations; leave it out with noise=False.")
     if is_dask(X):
-        options = {"level": level, "method": method}
+        options = {"level": level, "method": method, "noise": noise}
         return _lazy(model, X, "predict_interval", [(2,)], options)
+    if not noise:
+        mean, std = predict(model, X, False, True, False, False, False)
+        half = ndtri(0.5 + level / 2.0) * std
+        return np.stack([mean - half, mean + half], axis=-1)
     if method == "calibrated":
         return summary(model, X, np.array([0.5 - level / 2.0, 0.5 + level / 2.0]))[2]
     mean, sigma = mean_and_sigma(model, X)
@@ -221,7 +257,9 @@ def of_z(model: Any, X: Any, y: ArrayLike, of: Callable[[Shape, Array, Array], A
     return fitted.without_axis(np.stack([of(*column) for column in columns], axis=1))
 
 
-def samples(model: Any, X: Any, n_samples: int, random_state: Any, joint: bool) -> Array:
+def samples(
+    model: Any, X: Any, n_samples: int, random_state: Any, joint: bool, noise: bool = True
+) -> Array:
     """Return what :meth:`TwoStageGPRegressor.sample_y` returns."""
     if n_samples < 1:
         raise InputError(f"n_samples={n_samples} must be at least 1.")
@@ -230,13 +268,17 @@ def samples(model: Any, X: Any, n_samples: int, random_state: Any, joint: bool) 
     rng = check_random_state(random_state)
     rows = X.shape[0] if hasattr(X, "shape") else len(X)
     check_sample_size(rows, len(fitted.targets), n_samples)
+    shapes = fitted.shapes if noise else [GAUSSIAN] * len(fitted.targets)
     if not joint:
-        mean, sigma = mean_and_sigma(model, X)
-        z = [shape.sample((len(mean), n_samples), rng) for shape in fitted.shapes]
+        mean, latent, observed = moments(model, X, function=not noise)
+        assert latent is not None
+        assert observed is not None
+        sigma = np.sqrt(observed if noise else latent)
+        z = [shape.sample((len(mean), n_samples), rng) for shape in shapes]
         return fitted.without_axis(mean[..., None] + sigma[..., None] * np.stack(z, axis=1))
-    covs = covariances(model, X)
+    covs = covariances(model, X, noise)
     mean = moments(model, X, variance=False)[0]
-    columns = zip(mean.T, covs, fitted.shapes, strict=True)
+    columns = zip(mean.T, covs, shapes, strict=True)
     made = [_joint_draws(m, C, shape, n_samples, rng) for m, C, shape in columns]
     return fitted.without_axis(np.stack(made, axis=1))
 

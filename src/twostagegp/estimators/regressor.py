@@ -5,14 +5,17 @@ The constructor stores the choices; ``pipeline/fit.py`` carries them out for eac
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import StrOptions
 
-from twostagegp.data.checks import penalty_option
+from twostagegp.data.checks import penalty_option, seen_columns
+from twostagegp.data.columns.levels import Levels, find_column, learn_levels
 from twostagegp.data.scaling import Prepared
 from twostagegp.engines.choice import choose_method
 from twostagegp.engines.memory import plan_factor
+from twostagegp.errors import InputError
 from twostagegp.estimators.base import BaseGPRegressor
 from twostagegp.estimators.exports import GPyTorchExports
 from twostagegp.estimators.fit_report import FitReport
@@ -44,6 +47,10 @@ _SELECTIONS = {"heldout", "misspecification"}
 def _is_pair(value: Any) -> bool:
     pair = isinstance(value, list | tuple) and len(value) == 2
     return pair and all(isinstance(word, str) and word in _SELECTIONS for word in value)
+
+
+def _is_column(value: Any) -> bool:
+    return isinstance(value, str | Integral) and not isinstance(value, bool)
 
 
 def _is_mean_list(value: Any) -> bool:
@@ -103,6 +110,10 @@ class TwoStageGPRegressor(GPyTorchExports, BaseGPRegressor):
         Part 3. ``"local"`` learns from held-out z-scores where the variance is too small or too
         large, and what shape the distribution has; ``"scale"`` multiplies all variances by one
         factor and keeps a Gaussian.
+    calibrate_by : str or int, optional
+        A column of X, by name or number, within whose levels intervals should hold: a category, a
+        boolean or a column with few distinct values. Variances get a factor per level, which
+        tends to 1 for levels with few rows (docs/calibration.md).
     n_neighbors : int
         Rows that a prediction of ``method="neighbors"`` is made from.
     training : Training, optional
@@ -175,6 +186,7 @@ class TwoStageGPRegressor(GPyTorchExports, BaseGPRegressor):
         ],
         "residuals": [StrOptions({"heldout", "insample"})],
         "calibration": [StrOptions({"local", "scale"}), None],
+        "calibrate_by": [Where("the name or number of a column of X", holds=_is_column), None],
         "n_neighbors": [at_least(1)],
         "settings": [Settings, None],
         **SHARED_CONSTRAINTS,
@@ -193,6 +205,7 @@ class TwoStageGPRegressor(GPyTorchExports, BaseGPRegressor):
         selection: str | tuple[str, str] = "heldout",
         residuals: str = "heldout",
         calibration: str | None = "local",
+        calibrate_by: str | int | None = None,
         n_neighbors: int = 50,
         training: Training | None = None,
         noise_floor: float = 1e-8,
@@ -215,6 +228,7 @@ class TwoStageGPRegressor(GPyTorchExports, BaseGPRegressor):
         self.selection = selection
         self.residuals = residuals
         self.calibration = calibration
+        self.calibrate_by = calibrate_by
         self.n_neighbors = n_neighbors
         self.training = training
         self.noise_floor = noise_floor
@@ -295,7 +309,23 @@ class TwoStageGPRegressor(GPyTorchExports, BaseGPRegressor):
             )
         return cls(**{**settings, **overrides})
 
+    def _check_combinations(self) -> None:
+        if self.calibrate_by is not None and self.calibration is None:
+            raise InputError(
+                f"calibrate_by={self.calibrate_by!r} needs a calibration; use calibration='local' "
+                "or 'scale', or leave calibrate_by out."
+            )
+
+    def _levels(self, data: Prepared) -> Levels | None:
+        """Return the levels of the column ``calibrate_by``."""
+        if self.calibrate_by is None:
+            return None
+        names = seen_columns(self)
+        column = find_column(self.calibrate_by, names, hasattr(self, "feature_names_in_"))
+        return learn_levels(column, names, self.columns_, data, self._settings.levels.most)
+
     def _fit_target(self, data: Prepared, seed: int) -> TwoStageFit:
+        levels = self._levels(data)
         method, reason = self._method(data)
         m, device, dtype = len(data.rows), data.rows.X.device, data.rows.X.dtype
         factor_dtype = dtype
@@ -319,6 +349,7 @@ class TwoStageGPRegressor(GPyTorchExports, BaseGPRegressor):
             calibration=self.calibration,
             training=self.training,
             noise_floor=self._floor,
+            levels=levels,
             method=method,
             n_neighbors=int(self.n_neighbors),
             factor_dtype=factor_dtype,

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from twostagegp.data.rows import Rows
@@ -17,6 +18,7 @@ from twostagegp.engines.memory import exact_bytes
 from twostagegp.engines.neighbors.engine import NeighborPosterior
 from twostagegp.errors import TwoStageGPWarning
 from twostagegp.estimators.fit_report import FitReport
+from twostagegp.pipeline.calibration.fit import Calibration
 from twostagegp.pipeline.mean.crossfit import RegressorMean
 from twostagegp.pipeline.mean.models import RidgeMean
 from twostagegp.pipeline.model import TwoStageFit
@@ -95,6 +97,7 @@ def two_stage_report(data: Prepared, fit: TwoStageFit) -> FitReport:
         mean=fit.mean.label,
         variance=fit.variance.label,
         calibration=calibration,
+        levels=_by_level(fit.calibration),
         noise_std=data.scaling.y_scale * math.sqrt(fit.noise),
         jitter=largest_jitter(fit),
         seconds=dict(fit.seconds),
@@ -109,6 +112,26 @@ def two_stage_report(data: Prepared, fit: TwoStageFit) -> FitReport:
         variance_candidates=candidate_rows(fit.variance.searched, "variance", chosen),
         warnings=_warnings(data) + _ignored_weights(fit),
     )
+
+
+def _by_level(calibration: Calibration) -> list[dict[str, Any]] | None:
+    """Return one table row per level of the column ``calibrate_by``."""
+    by_level = calibration.levels
+    if by_level is None:
+        return None
+    pit, weight, L = calibration.pit_after, calibration.weight, len(by_level.levels)
+    inside = weight * ((pit >= 0.025) & (pit <= 0.975))
+    count = np.bincount(by_level.of_row, weights=inside, minlength=L)
+    return [
+        {
+            "level": by_level.levels.labels[k],
+            "rows": float(by_level.rows[k]),
+            "own": float(by_level.own[k]),
+            "factor": float(by_level.factor[k]),
+            "coverage": float(count[k] / by_level.rows[k]) if by_level.rows[k] > 0.0 else math.nan,
+        }
+        for k in range(L)
+    ]
 
 
 def largest_jitter(fit: Any) -> float:

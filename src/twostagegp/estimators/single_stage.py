@@ -65,6 +65,20 @@ class GaussianFit:
         C.diagonal().add_(self.noise)
         return C
 
+    def function_variance(self, X: Tensor) -> Tensor:
+        """Return the variance of the function, without noise, shape (n,)."""
+        return self.moments(X)[1]
+
+    def function_covariance(self, X: Tensor) -> Tensor:
+        """Return the joint covariance of the function, shape (n, n)."""
+        C = self.covariance(X)
+        C.diagonal().sub_(self.noise)
+        return C
+
+    def support(self, X: Tensor) -> Tensor:
+        """Return ones, shape (n,): the posterior variance itself grows away from the rows."""
+        return X.new_ones(len(X))
+
 
 def constant_spread(data: Prepared, floor: float) -> float:
     """Return the variance of a new observation around the mean of y, at least ``floor``."""

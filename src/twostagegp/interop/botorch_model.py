@@ -1,16 +1,19 @@
 r"""A fitted regressor as a BoTorch model.
 
-With the mean :math:`\hat m` of part 1, the covariance C and the noise :math:`\sigma^2` of part 2,
-and the local scale g of part 3,
+With the mean m, the covariance C of the function and the variance :math:`\sigma^2` of an
+observation,
 
 .. math::
 
-    f \sim N\big( \hat m(x),\; \sqrt{g(x)}\, C(x, x') \sqrt{g(x')} \big), \qquad
-    y = f(x) + \varepsilon, \quad \varepsilon \sim N(0, g(x)\, \sigma^2) ,
+    f \sim N\big( m(x), C(x, x') \big), \qquad
+    y = f(x) + \varepsilon, \quad \varepsilon \sim N(0, \sigma^2(x) - C(x, x)) ,
 
-in the user's units and differentiable in x. New observations condition this Gaussian process in the
-usual way: :math:`C_{xx'} - C_{xn} (C_{nn} + N)^{-1} C_{nx'}`. They do not change the mean
-:math:`\hat m`, the hyperparameters or g; to change these, fit again.
+in the user's units and differentiable in x. m, the diagonal of C and :math:`\sigma^2` are those of
+``predict``, inside and outside the data; C is that of ``sample_y(noise=False)``. With
+``calibration="scale"`` or ``None``, or ``local_scale=False``, C is the covariance of part 2, times
+one factor. New observations condition this Gaussian process in the usual way:
+:math:`C_{xx'} - C_{xn} (C_{nn} + N)^{-1} C_{nx'}`. They do not change the mean, the hyperparameters
+or the calibration; to change these, fit again.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from torch import Tensor
 
 from twostagegp.errors import InputError
 from twostagegp.interop.parts import Parts, StackModule, parts_of
+from twostagegp.pipeline.model import LARGEST_SHARE
 
 __all__ = ["TwoStageBotorchModel", "as_botorch"]
 
@@ -59,25 +63,30 @@ class Output(torch.nn.Module):
         super().__init__()
         self.mean, self.gp, self.standardise = parts.mean, parts.gp, parts.standardise
         self.local = parts.local if local_scale else None
+        self.function = parts.function if local_scale else None
         self.noise, self.floor, self.factor = parts.noise, parts.floor, parts.factor
         self.y_mean, self.y_scale = parts.data.scaling.y_mean, parts.data.scaling.y_scale
 
     def forward(self, X: Tensor) -> Moments:
         Z = self.standardise(X)
-        C = self.gp.covariance(Z)
+        prior, squared = torch.as_tensor(self.gp.kernel(Z, diag=True)), self.y_scale**2
         if self.local is None:
-            mean = self.mean(Z)
-            g = torch.full_like(mean, self.factor)
+            mean, C = self.mean(Z), self.factor * self.gp.covariance(Z)
+            noise = torch.full_like(mean, max(self.factor * self.noise, self.floor))
+            prior = self.factor * prior
         else:
             assert isinstance(self.mean, StackModule)
-            mean, spread = self.mean.with_spread(Z)
-            latent = C.diagonal(dim1=-2, dim2=-1).clamp(min=0.0)
-            g = self.local(Z, mean, latent + self.noise, spread)
-        root = g.sqrt()
-        C = C * root.unsqueeze(-1) * root.unsqueeze(-2)
-        noise = (g * self.noise).clamp(min=self.floor)
-        prior = g * torch.as_tensor(self.gp.kernel(Z, diag=True))
-        squared = self.y_scale**2
+            mean, steps = self.mean.with_steps(Z)
+            between, latent = steps.square().sum(-1), self.gp.variance(Z)
+            g = self.local(Z, mean, latent + self.noise, between)
+            noise, prior = (g * self.noise).clamp(min=self.floor), g * prior
+            if self.function is None:
+                C = self.gp.covariance(Z) * g.sqrt().unsqueeze(-1) * g.sqrt().unsqueeze(-2)
+            else:
+                mean, added = self.function.continued(Z, mean, between, self.mean)
+                observed = g * latent + noise + added
+                C = self.function.covariance(Z, steps, added, LARGEST_SHARE * observed)
+                noise = observed - C.diagonal(dim1=-2, dim2=-1)
         return Moments(
             self.y_mean + self.y_scale * mean, squared * C, squared * noise, squared * prior
         )

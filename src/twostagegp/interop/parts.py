@@ -31,6 +31,7 @@ from twostagegp.kernels.gpytorch import dense
 from twostagegp.pipeline.mean.models import ConstantMean, MeanModel, RidgeMean
 from twostagegp.pipeline.mean.stacked import StackedMean
 from twostagegp.pipeline.model import TwoStageFit
+from twostagegp.pipeline.outside.law import Outside
 from twostagegp.pipeline.variance import ConstantVariance, GPVariance
 
 __all__ = ["KernelPosterior", "Parts", "StackModule", "parts_of"]
@@ -156,9 +157,14 @@ class StackModule(torch.nn.Module):
 
     def with_spread(self, Z: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean and the weighted variance between the models, each of shape (..., q)."""
+        mean, steps = self.with_steps(Z)
+        return mean, steps.square().sum(-1)
+
+    def with_steps(self, Z: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean and each model's distance times the root of its weight, (..., q, k)."""
         each = torch.stack([model(Z) for model in self.models], dim=-1)
         mean = each @ self.weights
-        return mean, (each - mean.unsqueeze(-1)).square() @ self.weights
+        return mean, (each - mean.unsqueeze(-1)) * self.weights.sqrt()
 
 
 def _mean_module(model: MeanModel) -> torch.nn.Module:
@@ -167,6 +173,63 @@ def _mean_module(model: MeanModel) -> torch.nn.Module:
     if isinstance(model, ConstantMean):
         return ConstantModule(model.value)
     return PredictionModule(model)
+
+
+class FunctionModule(torch.nn.Module):
+    """Mean and covariance of the function, inside and outside the data, with gradients.
+
+    The formulas are those of :meth:`TwoStageFit.function_covariance` and
+    :mod:`twostagegp.pipeline.outside.law`.
+    """
+
+    def __init__(self, mean: StackedMean, outside: Outside) -> None:
+        super().__init__()
+        self.law = outside.in_double_precision()
+        ridges = mean.leading_ridges(len(outside.members))
+        self.scales = [
+            weight * member.scale
+            for (weight, _), member in zip(ridges, outside.members, strict=True)
+        ]
+        self.ridges = torch.nn.ModuleList(
+            KernelPosterior(exact_posterior(ridge), with_factor=True) for _, ridge in ridges
+        )
+        self.members = torch.nn.ModuleList(
+            KernelPosterior(member.posterior, with_factor=True) for member in outside.members
+        )
+
+    def continued(
+        self, Z: Tensor, mean: Tensor, between: Tensor, stack: StackModule
+    ) -> tuple[Tensor, Tensor]:
+        """Return the mean, continued outside the data, and the added variance, each (..., q)."""
+        excesses, priors = [], []
+        for module, member in zip(self.members, self.law.members, strict=True):
+            assert isinstance(module, KernelPosterior)
+            excesses.append(member.excess(module.variance(Z)))
+            priors.append(torch.as_tensor(module.kernel(Z, diag=True)))
+        rho = self.law.depth_of(excesses, priors)
+        result = self.law.continued(Z, mean, between, stack, rho, excesses)
+        return result.mean, result.added
+
+    def covariance(self, Z: Tensor, steps: Tensor, added: Tensor, largest: Tensor) -> Tensor:
+        """Return the covariance of the function, shape (..., q, q).
+
+        ``steps`` are those of the stack; the variance of the function is at least ``added`` and at
+        most ``largest``.
+        """
+        C = steps @ steps.mT
+        for scale, ridge in zip(self.scales, self.ridges, strict=True):
+            assert isinstance(ridge, KernelPosterior)
+            C = C + scale * ridge.covariance(Z)
+        own = C.diagonal(dim1=-2, dim2=-1).clamp(min=torch.finfo(C.dtype).tiny)
+        root = (torch.minimum(torch.maximum(own, added), largest) / own).sqrt()
+        return C * root.unsqueeze(-1) * root.unsqueeze(-2)
+
+
+def exact_posterior(ridge: RidgeMean) -> ExactPosterior:
+    """Return the exact posterior of a ridge with its factor."""
+    posterior = ridge.with_factor()
+    assert isinstance(posterior, ExactPosterior)
+    return posterior
 
 
 @dataclass
@@ -186,6 +249,8 @@ class Parts:
         Factor of the variances if it is the same for all rows, otherwise its median.
     local : ScaleModule or None
         The factor as a function of x if it depends on x.
+    function : FunctionModule or None
+        Mean and covariance of the function, if they are not those of part 2.
     standardise : Standardise
     data : Prepared
     width : int
@@ -201,6 +266,7 @@ class Parts:
     floor: float
     factor: float
     local: ScaleModule | None
+    function: FunctionModule | None
     standardise: Standardise
     data: Prepared
     width: int
@@ -231,19 +297,28 @@ def _parts(estimator: BaseGPRegressor, data: Prepared, fit: Any) -> Parts:
     width = len(data.scaling.columns) + len(data.constant_columns)
     if isinstance(fit, SingleStageFit):
         return Parts(
-            gp, source, gp, fit.noise, 0.0, fit.factor, None, standardise, data, width, True
+            gp, source, gp, fit.noise, 0.0, fit.factor, None, None, standardise, data, width, True
         )
     local = None
-    if fit.calibration.local is not None:
-        local = ScaleModule(fit.calibration.local, device)
+    calibration = fit.calibration
+    if calibration.local is not None:
+        local = ScaleModule(calibration.local, device, calibration.levels)
+    elif calibration.levels is not None:
+        column = calibration.levels.levels.column
+        raise InputError(
+            f"the model has calibration='scale' and calibrate_by={column!r}, which an exported "
+            "model cannot have together. Fit with calibration='local', or without calibrate_by."
+        )
+    function = None if fit.outside is None else FunctionModule(fit.mean, fit.outside)
     return Parts(
         StackModule(fit.mean, device),
         source,
         gp,
         float(fit.variance.noise),
         fit.noise_floor,
-        fit.calibration.factor,
+        calibration.factor,
         local,
+        function,
         standardise,
         data,
         width,

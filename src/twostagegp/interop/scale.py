@@ -5,7 +5,8 @@ r"""The local scale of the calibration as a torch module: the formulas of ``loca
     g(x) = e^{\sum_j a_j \hat s_j(x) + c} + b
 
 The kernel ridges among the :math:`\hat s_j` are differentiable. Boosted trees are piecewise
-constant: g jumps at their thresholds, and elsewhere their gradient is zero.
+constant: g jumps at their thresholds, and elsewhere their gradient is zero. So do factors by the
+levels of a column (``calibrate_by``), by which g is multiplied.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from twostagegp.interop.kernels import exact_kernel
 from twostagegp.kernels.gpytorch import dense
+from twostagegp.pipeline.calibration.by_level import LevelFactors
 from twostagegp.pipeline.calibration.local_scale import (
     FARTHEST,
     TINY,
@@ -75,8 +77,11 @@ class ScaleModule(torch.nn.Module):
 
     a: Tensor
 
-    def __init__(self, local: LocalScale, device: torch.device) -> None:
+    def __init__(
+        self, local: LocalScale, device: torch.device, by_level: LevelFactors | None = None
+    ) -> None:
         super().__init__()
+        self.by_level = by_level
         members: list[Any] = []
         for member in local.members:
             if isinstance(member, ScaleRidge):
@@ -91,8 +96,10 @@ class ScaleModule(torch.nn.Module):
 
     @property
     def has_jumps(self) -> bool:
-        """Whether one of the models consists of trees, so that g is discontinuous."""
-        return any(isinstance(member, _TreesModule) for member in self.members)
+        """Whether one of the models consists of trees or levels have factors of their own."""
+        return self.by_level is not None or any(
+            isinstance(member, _TreesModule) for member in self.members
+        )
 
     def forward(self, X: Tensor, mean: Tensor, variance: Tensor, spread: Tensor) -> Tensor:
         """Return g, shape (..., q).
@@ -115,4 +122,5 @@ class ScaleModule(torch.nn.Module):
             exponent = exponent + weight * member(X, derived)
         g = exponent.clamp(-40.0, 40.0).exp() + self.b
         beyond = -torch.expm1(-(log_variance - self.largest).clamp(min=0.0))
-        return g + beyond * (self.overall - g).clamp(min=0.0)
+        g = g + beyond * (self.overall - g).clamp(min=0.0)
+        return g if self.by_level is None else g * self.by_level.at(X.detach()).to(g)

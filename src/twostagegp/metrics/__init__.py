@@ -5,7 +5,8 @@ judge it. The scores answer three separate questions:
 
 - **Is the mean right?** :func:`rmse`.
 - **Is the distribution calibrated?** Do outcomes fall into predicted intervals as often as stated?
-  :func:`coverage` checks one interval, :func:`qice` checks ten bins of equal predicted probability.
+  :func:`coverage` checks one interval, :func:`coverage_by_group` checks it within each of several
+  groups of rows, :func:`qice` checks ten bins of equal predicted probability.
   On a finite test set even a perfect model has a QICE above zero; :func:`qice_floor` returns its
   expected value. For a target with few distinct values, :func:`randomized_pit` returns values to
   which both checks apply.
@@ -31,6 +32,8 @@ from twostagegp.metrics.classification import ece as ece
 from twostagegp.metrics.classification import evaluate_classification as evaluate_classification
 from twostagegp.metrics.classification import log_loss as log_loss
 from twostagegp.metrics.classification import risk_coverage as risk_coverage
+from twostagegp.metrics.groups import GroupCoverage as GroupCoverage
+from twostagegp.metrics.groups import coverage_by_group as coverage_by_group
 from twostagegp.metrics.regression import PINBALL_LEVELS as PINBALL_LEVELS
 from twostagegp.metrics.regression import coverage as coverage
 from twostagegp.metrics.regression import crps as crps
@@ -49,10 +52,12 @@ from twostagegp.metrics.regression import rmse as rmse
 
 __all__ = [
     "CertaintySplit",
+    "GroupCoverage",
     "RiskCoverage",
     "brier",
     "certainty_split",
     "coverage",
+    "coverage_by_group",
     "crps",
     "crps_from_quantiles",
     "ece",

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twostagegp.errors import InputError
 
-__all__ = ["check_bins", "check_same_length", "finite_array", "finite_vector"]
+__all__ = ["check_bins", "check_interval", "check_same_length", "finite_array", "finite_vector"]
 
 Array = NDArray[np.float64]
 
@@ -85,3 +85,27 @@ def check_bins(n_bins: int) -> None:
         raise InputError(f"n_bins must be a whole number, got {n_bins!r}")
     if n_bins < 2:
         raise InputError(f"n_bins must be at least 2, got {n_bins}")
+
+
+def check_interval(y: ArrayLike, interval: ArrayLike) -> tuple[Array, Array, Array]:
+    """Return outcomes, lower ends and upper ends; raise unless there is one interval per outcome.
+
+    Examples
+    --------
+    >>> check_interval([0.0], [[1.0, -1.0]])
+    Traceback (most recent call last):
+    ...
+    twostagegp.errors.InputError: interval[0] has its ends in the wrong order: 1.0 > -1.0
+    """
+    y_ = finite_vector(y, "y")
+    bounds = np.asarray(interval, dtype=np.float64)
+    if bounds.shape != (y_.shape[0], 2):
+        raise InputError(f"interval must have shape ({y_.shape[0]}, 2), got {bounds.shape}")
+    # Infinite ends are allowed, since conformal intervals can have them; NaN is not.
+    if np.isnan(bounds).any():
+        raise InputError(f"interval is NaN in row {int(np.argmax(np.isnan(bounds).any(axis=1)))}")
+    lower, upper = bounds[:, 0], bounds[:, 1]
+    if np.any(lower > upper):
+        i = int(np.argmax(lower > upper))
+        raise InputError(f"interval[{i}] has its ends in the wrong order: {lower[i]} > {upper[i]}")
+    return y_, lower, upper

@@ -11,7 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import linalg, special, stats
 
 from twostagegp.errors import InputError
-from twostagegp.metrics.checks import check_bins, check_same_length, finite_array, finite_vector
+from twostagegp.metrics.checks import (
+    check_bins,
+    check_interval,
+    check_same_length,
+    finite_array,
+    finite_vector,
+)
 
 __all__ = [
     "coverage",
@@ -543,7 +549,7 @@ def _check_bounds(
     if interval is not None:
         if mean is not None or std is not None:
             raise InputError("give either mean and std, or interval, not both")
-        return _check_interval(y, interval)
+        return check_interval(y, interval)
     if mean is None or std is None:
         raise InputError("give both mean and std, or interval")
     if not 0.0 < level < 1.0:
@@ -551,21 +557,6 @@ def _check_bounds(
     y_, mean_, std_ = _check_gaussian(y, mean, std)
     half = float(special.ndtri(0.5 + 0.5 * level)) * std_
     return y_, mean_ - half, mean_ + half
-
-
-def _check_interval(y: ArrayLike, interval: ArrayLike) -> tuple[Array, Array, Array]:
-    y_ = finite_vector(y, "y")
-    bounds = np.asarray(interval, dtype=np.float64)
-    if bounds.shape != (y_.shape[0], 2):
-        raise InputError(f"interval must have shape ({y_.shape[0]}, 2), got {bounds.shape}")
-    # Infinite ends are allowed, since conformal intervals can have them; NaN is not.
-    if np.isnan(bounds).any():
-        raise InputError(f"interval is NaN in row {int(np.argmax(np.isnan(bounds).any(axis=1)))}")
-    lower, upper = bounds[:, 0], bounds[:, 1]
-    if np.any(lower > upper):
-        i = int(np.argmax(lower > upper))
-        raise InputError(f"interval[{i}] has its ends in the wrong order: {lower[i]} > {upper[i]}")
-    return y_, lower, upper
 
 
 def _check_gaussian(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> tuple[Array, Array, Array]:

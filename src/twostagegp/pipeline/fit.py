@@ -29,6 +29,8 @@ from twostagegp.pipeline.methods.exact import ExactMethod
 from twostagegp.pipeline.methods.protocol import Method
 from twostagegp.pipeline.methods.sampled import SAMPLED, SampledMethod
 from twostagegp.pipeline.model import TwoStageFit
+from twostagegp.pipeline.outside.law import Outside
+from twostagegp.pipeline.outside.learn import learn_outside
 from twostagegp.pipeline.settings import Options
 from twostagegp.pipeline.variance import ConstantVariance, fit_variance
 from twostagegp.runtime.progress import end_part
@@ -61,6 +63,9 @@ def fit_two_stage(data: Prepared, options: Options, seed: int) -> TwoStageFit:
     _LOG.info("variance is %s; now the calibration", variance.label)
     with clock("calibration"):
         calibration = calibrate(data, method.held, mean, variance, options, seed)
+        outside = None
+        if calibration.local is not None:
+            outside = _outside(data, method, mean, residuals, options, seed)
     return TwoStageFit(
         mean,
         variance,
@@ -69,7 +74,22 @@ def fit_two_stage(data: Prepared, options: Options, seed: int) -> TwoStageFit:
         method.n_refits,
         options.noise_floor,
         method.conditionings,
+        outside=outside,
     )
+
+
+def _outside(
+    data: Prepared,
+    method: Method,
+    mean: StackedMean,
+    residuals: NDArray[np.float64],
+    options: Options,
+    seed: int,
+) -> Outside | None:
+    """Return what is added to the predictions of the three parts outside the data."""
+    weight = method.held.merged.weight
+    inside = float(weight @ residuals**2 / weight.sum())
+    return learn_outside(data.rows, mean, inside, seed, options.settings.outside)
 
 
 def _insample_residuals(data: Prepared, method: Method, mean: StackedMean) -> NDArray[np.float64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,18 +14,22 @@ from twostagegp.data.appending import CONSTANT_MODEL, AppendedRows
 from twostagegp.engines.exact.settings import EXACT_DEFAULTS, ExactSettings
 from twostagegp.engines.memory import can_keep_factors
 from twostagegp.errors import InputError
-from twostagegp.kernels import inverse_lengthscale_shares
 from twostagegp.pipeline.calibration.fit import Calibration
 from twostagegp.pipeline.calibration.local_scale import Situation
 from twostagegp.pipeline.calibration.shape import Shape
 from twostagegp.pipeline.mean.models import RidgeMean
 from twostagegp.pipeline.mean.stacked import StackedMean
+from twostagegp.pipeline.outside.law import Member, Outside
 from twostagegp.pipeline.variance import ConstantVariance, GPVariance
 from twostagegp.search.kernel_search import KernelSearch
 
-__all__ = ["TwoStageFit"]
+__all__ = ["LARGEST_SHARE", "TwoStageFit"]
 
 Array = NDArray[np.float64]
+
+#: Largest share of the variance of an observation that may be variance of the function: a little
+#: noise keeps joint covariances invertible.
+LARGEST_SHARE = 0.99
 
 
 @dataclass
@@ -40,6 +45,8 @@ class TwoStageFit:
     conditionings: int = 0
     method: tuple[str, str] = ("exact", "asked for")
     foretold_seconds: float | None = None
+    #: What is added outside the data; None keeps the prediction of the three parts everywhere.
+    outside: Outside | None = None
 
     @property
     def noise(self) -> float:
@@ -63,43 +70,123 @@ class TwoStageFit:
         return self.mean.search, self.variance.search
 
     def predict_mean(self, X: Tensor) -> Tensor:
-        """Return the prediction of the stack, shape (n,)."""
-        return self.mean.predict(X)
+        """Return the prediction of the stack, continued outside the data, shape (n,)."""
+        mean = self.mean.predict(X)
+        if self.outside is None:
+            return mean
+        return self.outside.moments(X, mean, torch.zeros_like(mean), self.mean.predict)[0]
 
     def moments(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the mean, the variance of the function and that of an observation, each (n,)."""
-        mean, latent, factors = self._scaled_parts(X)
+        mean, disagreement, latent, factors = self._scaled_parts(X)
         noise = (factors * self.variance.noise).clamp_(min=self.least_noise)
         latent = factors * latent
+        if self.outside is not None:
+            between = disagreement.square()
+            mean, added = self.outside.moments(X, mean, between, self.mean.predict)
+            latent += added
         return mean, latent, latent + noise
+
+    def function_variance(self, X: Tensor) -> Tensor:
+        r"""Return the variance of the function around the mean, without noise, shape (n,).
+
+        That of part 2 tells how errors of single rows differ from place to place, not how much of
+        them is noise. The kernel ridges of the stack can tell: with their scaled posterior
+        variances :math:`s_j^2 v_j` (:mod:`twostagegp.pipeline.outside.law`) and the disagreement d
+        of the stack, it is the variance of the mixture of their posteriors,
+
+        .. math::
+
+            \sum_j w_j s_j^2 v_j(x) + d^2(x) ,
+
+        at least what is added outside the data, and at most 99 % of the variance of an observation.
+        Without these members (``calibration=None`` or ``"scale"``) it is that of part 2.
+        """
+        if self.outside is None:
+            return self.moments(X)[1]
+        mean, disagreement, latent, factors = self._scaled_parts(X)
+        between = disagreement.square()
+        noise = (factors * self.variance.noise).clamp_(min=self.least_noise)
+        _, added = self.outside.moments(X, mean, between, self.mean.predict)
+        within = sum(
+            (
+                weight * member.scale * ridge.variance(X)
+                for (weight, ridge), member in self._members(self.outside)
+            ),
+            torch.zeros_like(mean),
+        )
+        largest = LARGEST_SHARE * (factors * latent + noise + added)
+        return torch.minimum(torch.maximum(within + between, added), largest)
+
+    def function_covariance(self, X: Tensor) -> Tensor:
+        r"""Return the joint covariance of the function, shape (n, n).
+
+        Its diagonal is :meth:`function_variance`; correlations are those of the mixture,
+        :math:`\sum_j w_j s_j^2 C_j(x, x') + \sum_k w_k \delta_k(x) \delta_k(x')` with
+        :math:`\delta_k = \hat m_k - \hat m`.
+        """
+        if self.outside is None:
+            return self.covariance(X).diagonal_scatter(self.moments(X)[1])
+        C = X.new_zeros(len(X), len(X))
+        for (weight, ridge), member in self._members(self.outside):
+            C += weight * member.scale * ridge.covariance(X)
+        C += self.mean.covariance_between(X)
+        size = (
+            self.function_variance(X) / C.diagonal().clamp(min=torch.finfo(C.dtype).tiny)
+        ).sqrt()
+        return C * size[:, None] * size
+
+    def _members(self, outside: Outside) -> Iterator[tuple[tuple[float, RidgeMean], Member]]:
+        """Return the leading ridges, on all rows, each with its weight and its member."""
+        ridges = self.mean.leading_ridges(len(outside.members))
+        return zip(ridges, outside.members, strict=True)
+
+    def support(self, X: Tensor) -> Tensor:
+        """Return one where training rows are near, down to zero where none is, shape (n,)."""
+        if self.outside is None:
+            return X.new_ones(len(X))
+        return 1.0 - self.outside.depth(X)[0]
 
     def covariance(self, X: Tensor) -> Tensor:
         r"""Return the joint covariance of observations, shape (n, n).
 
         With the local scale g it is :math:`\sqrt{g(x)}\, C(x, x') \sqrt{g(x')}`, so that its
-        diagonal is the variance of each observation and correlations are those of part 2.
+        diagonal is the variance of each observation and correlations are those of part 2. Factors
+        by the levels of a column are part of g.
         """
         C = self.variance.latent_covariance(X)
-        if self.calibration.local is None:  # one factor for all rows
+        if self.calibration.local is None and self.calibration.levels is None:  # one factor
             C.mul_(self.calibration.factor).diagonal().add_(self.noise)
             return C
-        _, _, factors = self._scaled_parts(X)
+        mean, disagreement, _, factors = self._scaled_parts(X)
         root = factors.sqrt()
         C = C * root[:, None] * root
         C.diagonal().add_((factors * self.variance.noise).clamp_(min=self.least_noise))
+        if self.outside is not None:
+            between = disagreement.square()
+            C += self.outside.covariance(X, mean, between, self.mean.predict)
         return C
 
-    def _scaled_parts(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the mean, the variance of part 2 without noise, and its calibration factors."""
+    def _scaled_parts(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return mean and disagreement of the stack, and variance of part 2 with its factors."""
+        mean, disagreement, latent, factors = self._parts_of_all_levels(X)
+        levels = self.calibration.levels
+        if levels is not None:
+            factors = factors * torch.as_tensor(levels.at(_numbers(X))).to(latent)
+        return mean, disagreement, latent, factors
+
+    def _parts_of_all_levels(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the same without factors by the levels of a column."""
         if self.calibration.local is None:
             latent = self.variance.latent(X)
-            return self.mean.predict(X), latent, torch.full_like(latent, self.calibration.factor)
+            factors = torch.full_like(latent, self.calibration.factor)
+            return self.mean.predict(X), torch.zeros_like(latent), latent, factors
         mean, disagreement = self.mean.predict_with_disagreement(X)
         latent = self.variance.latent(X)
         sigma2 = latent + self.variance.noise
         situation = Situation(_numbers(X), _numbers(mean), _numbers(sigma2), _numbers(disagreement))
         factors = self.calibration.local.factor(situation)
-        return mean, latent, torch.as_tensor(factors).to(latent)
+        return mean, disagreement, latent, torch.as_tensor(factors).to(latent)
 
     def extended(self, appended: AppendedRows, residuals: Array) -> TwoStageFit:
         """Return the model with more rows and the same hyperparameters, weights and calibration.
@@ -121,7 +208,13 @@ class TwoStageFit:
             self,
             mean=self.mean.extended(appended, keep),
             variance=variance.extended(appended, residuals),
+            outside=self._extended_outside(appended),
         )
+
+    def _extended_outside(self, appended: AppendedRows) -> Outside | None:
+        if self.outside is None:
+            return None
+        return self.outside.extended(appended.data.rows, appended.n_before)
 
     @property
     def _exact_settings(self) -> ExactSettings:
@@ -129,11 +222,7 @@ class TwoStageFit:
 
     def relevance(self, n_features: int) -> Array:
         """Return the inverse lengthscales of the mean's kernels, weighted as in the stack."""
-        share = np.zeros(n_features)
-        for weight, model in zip(self.mean.weights, self.mean.models, strict=True):
-            if isinstance(model, RidgeMean):
-                share += weight * inverse_lengthscale_shares(model.kernel, model.parameters)
-        return share
+        return self.mean.relevance(n_features)
 
 
 def _numbers(values: Tensor) -> Array | Tensor:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from twostagegp.data.columns.levels import Levels
 from twostagegp.engines.exact.settings import ExactSettings
 from twostagegp.engines.problem import ObjectiveName
 from twostagegp.runtime.dask_cluster import DaskSettings
@@ -31,10 +32,12 @@ __all__ = [
     "ClassSettings",
     "DaskSettings",
     "ExactSettings",
+    "LevelSettings",
     "LocalScaleSettings",
     "MeanSettings",
     "MethodSettings",
     "Options",
+    "OutsideSettings",
     "SampleSettings",
     "SearchSettings",
     "Settings",
@@ -231,11 +234,30 @@ class LocalScaleSettings:
 
 
 @dataclass(frozen=True)
+class LevelSettings:
+    """Part 3: factors of the variance by the levels of a column."""
+
+    #: Most levels of a column.
+    most: int = 50
+    #: Degrees of freedom of the robust estimate of a level's variance: its sampling variance is 7 %
+    #: above the least possible for Gaussian z-scores, and at most 12 % for t distributions of 3 to
+    #: 10 degrees.
+    degrees: float = 8.0
+    #: How many independent z-scores each is worth.
+    information: float = 0.5
+    #: Scale of the half-normal prior of the standard deviation of log variances between levels.
+    prior_spread: float = 1.0
+    #: Smallest square of a z-score, relative to their mean.
+    smallest: float = 1e-4
+
+
+@dataclass(frozen=True)
 class ShapeSettings:
     """Part 3: the shape of the predictive distribution."""
 
-    #: Shapes that may be chosen, simplest first.
-    names: tuple[str, ...] = ("gaussian", "student", "empirical")
+    #: Power of the likelihood of held-out z-scores: how many independent ones each is worth. Above
+    #: zero.
+    information: float = 0.4
     #: Bins of an empirical shape between its tails, and fewest rows of the last bin.
     bins: int = 100
     last_bin_rows: float = 3.0
@@ -244,12 +266,37 @@ class ShapeSettings:
     overlap: float = 0.75
     #: Factor of the usual bandwidth rule, which is for a density, not for quantiles.
     bandwidth: float = 0.5
-    #: Weight of the t distribution in the tails, in rows.
-    tail_rows: float = 5.0
-    #: Fewest z-scores from which an empirical shape is fitted.
+    #: Rows of the t distribution that are added to the held-out ones when its share is learned: the
+    #: tails of the shape are never lighter than these.
+    tail_rows: float = 3.0
+    #: Fewest z-scores whose own distribution is mixed with the t distribution; fewer get the t
+    #: distribution alone.
     fewest: int = 30
-    #: A less simple shape must be better by this many standard errors of the difference.
-    standard_errors: float = 1.0
+
+
+@dataclass(frozen=True)
+class OutsideSettings:
+    """Rows outside the data: what is added to mean and variance there."""
+
+    #: Distinct rows that the members are conditioned on, and number of members; 0 adds nothing
+    #: anywhere.
+    rows: int = 300
+    members: int = 3
+    #: Share of the held-out rows that are inside the data.
+    usual_share: float = 0.99
+    #: Columns of which ends are held out, fewest distinct values of such a column, and shares of
+    #: the rows in an end.
+    columns: int = 4
+    distinct_values: int = 8
+    sizes: tuple[float, ...] = (1 / 6, 1 / 3)
+    #: An end of which the members expect less additional variance, relative to the variance inside,
+    #: is not used.
+    least_added: float = 0.5
+    #: Ends that the members' own variance is worth, and largest ratio of an end.
+    expected_ends: float = 2.0
+    largest_ratio: float = 20.0
+    #: Values of a column that are kept.
+    seen_values: int = 1000
 
 
 @dataclass(frozen=True)
@@ -331,7 +378,10 @@ class Settings:
     sample: SampleSettings = field(default_factory=SampleSettings)
     variance: VarianceSettings = field(default_factory=VarianceSettings)
     local_scale: LocalScaleSettings = field(default_factory=LocalScaleSettings)
+    levels: LevelSettings = field(default_factory=LevelSettings)
     shape: ShapeSettings = field(default_factory=ShapeSettings)
+    #: Predictions outside the data.
+    outside: OutsideSettings = field(default_factory=OutsideSettings)
     classes: ClassSettings = field(default_factory=ClassSettings)
     #: Kernel searches by the ratio test.
     search: SearchSettings = field(default_factory=SearchSettings)
@@ -370,7 +420,6 @@ QUICK = Settings(
         most_ridges=1,
     ),
     local_scale=LocalScaleSettings(tree_rows=2**62, training_rows=300),
-    shape=ShapeSettings(names=("gaussian", "student")),
     classes=ClassSettings(
         refit_folds=3, training_rows=200, training_steps=15, alphas=(0.05, 0.2), choice_rows=300
     ),
@@ -381,7 +430,8 @@ QUICK = Settings(
 class Options:
     """The options of a two-stage fit, one field per constructor parameter of the estimator.
 
-    ``selection`` is split into ``mean_selection`` and ``variance_selection``.
+    ``selection`` is split into ``mean_selection`` and ``variance_selection``; ``levels`` are those
+    of the column ``calibrate_by``.
     """
 
     kernels: Sequence[Any]
@@ -397,6 +447,7 @@ class Options:
     calibration: str | None
     training: Training | None
     noise_floor: float
+    levels: Levels | None = None
     method: str = "exact"
     n_neighbors: int = 50
     factor_dtype: torch.dtype | None = None

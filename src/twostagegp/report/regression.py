@@ -25,6 +25,7 @@ from twostagegp.report.fit_section import (
     search_table,
     timing_rows,
 )
+from twostagegp.report.group_section import group_tables
 from twostagegp.report.input_section import (
     effect_rows,
     rank_by_effect,
@@ -83,6 +84,7 @@ def regression_context(model: Any, X: Any, y: Any) -> dict[str, Any]:
                 "levels": level_table(target),
                 "calibration": calibration_pictures(target),
                 "calibration_text": calibration_text(target),
+                "groups": group_tables(model, target, rows, order),
                 "effects": effect_rows(order, classes=False),
                 **_slices(answers, rows, order, target.name, j),
                 "cases": _cases(target, rows, order),

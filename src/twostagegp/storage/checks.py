@@ -5,6 +5,7 @@ Shapes are checked before anything is computed: compiled code does not check its
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ __all__ = [
     "check_exact_posterior",
     "check_hyperparameters",
     "check_latents",
+    "check_level_factors",
     "check_local_rows",
     "check_merged",
     "check_named_kernel",
@@ -35,6 +37,7 @@ __all__ = [
     "check_several_posterior",
     "check_shape",
     "check_stack",
+    "check_target",
     "check_targets",
     "check_whitening",
 ]
@@ -204,6 +207,27 @@ def check_stack(stack: Any) -> None:
     _require(fine, f"a stack does not have one weight for each of its {len(stack.models)} models")
 
 
+def check_outside(outside: Any) -> None:
+    """Check that trends have one number per column, shares sum to one and the factor is finite."""
+    d = outside.slopes.shape[0] if outside.slopes.ndim == 1 else -1
+    fine = outside.limits.shape == (2, d) and len(outside.members) >= 1
+    fine = fine and outside.seen.ndim == 2 and outside.seen.shape[0] == d
+    fine = fine and outside.seen.shape[1] >= 2 and outside.index.ndim == 1
+    fine = fine and all(m.posterior.rows.X.shape[1] == d for m in outside.members)
+    _require(fine, "what it knows about rows outside the data does not fit together")
+    shares = outside.shares
+    fine = shares.shape == (3,) and bool((shares >= 0.0).all()) and abs(shares.sum() - 1.0) < 1e-6
+    fine = fine and 0.0 <= outside.factor < math.inf and 0.0 <= outside.plain_factor < math.inf
+    _require(fine, "shares or factor outside the data are not non-negative numbers")
+
+
+def check_outside_member(member: Any) -> None:
+    """Check that weight, scale and usual variance are finite and not negative."""
+    numbers = (member.weight, member.scale, member.usual)
+    fine = all(0.0 <= number < math.inf for number in numbers)
+    _require(fine, "a member outside the data has a weight, scale or variance that is not finite")
+
+
 def check_shape(shape: Any) -> None:
     """Check that this is a distribution; otherwise the search for quantiles would not end."""
     parts = (shape.centres, shape.widths, shape.shares)
@@ -213,9 +237,34 @@ def check_shape(shape: Any) -> None:
     fine = bool((shape.widths > 0.0).all() and (shape.shares >= 0.0).all())
     fine = fine and abs(float(shape.shares.sum()) - 1.0) < 1e-6
     fine = fine and 0.0 <= shape.tail <= 1.0 and (shape.tail == 0.0 or shape.degrees > 2.0)
+    fine = fine and (shape.spread is None or 0.0 < shape.spread < math.inf)
     _require(fine and abs(shape.mean) < 1.0, "a shape is not a probability distribution")
     known = ("gaussian", "student", "empirical")
     _require(shape.name in known, f"a shape has the name {shape.name[:40]!r}")
+
+
+def check_level_factors(by_level: Any) -> None:
+    """Check that there is one positive factor per level, and a level for each held-out row."""
+    levels = by_level.levels
+    L, k = len(levels.labels), len(levels.positions)
+    fine = L >= 1 and _are_positions(levels.positions, _MOST_COLUMNS)
+    fine = fine and levels.codes.shape == (L, k) and levels.codes.dtype == np.float64
+    fine = fine and bool(np.isfinite(levels.codes).all())
+    _require(fine, f"a column does not have one code for each of its {L} levels")
+    parts = (by_level.factor, by_level.own, by_level.rows)
+    fine = all(part.shape == (L,) and part.dtype == np.float64 for part in parts)
+    fine = fine and bool(np.isfinite(by_level.factor).all() and (by_level.factor > 0.0).all())
+    _require(fine, f"a calibration does not have one positive factor for each of {L} levels")
+    _require(_are_positions(by_level.of_row, L), "a held-out row is in no level")
+
+
+def check_target(target: Any) -> None:
+    """Check that the column by whose levels intervals are calibrated is among the inputs."""
+    levels = getattr(getattr(target.fit, "calibration", None), "levels", None)
+    if levels is not None:
+        d = len(target.data.scaling.columns)
+        fine = _are_positions(levels.levels.positions, d)
+        _require(fine, f"intervals are calibrated by a column that is not among {d} inputs")
 
 
 def check_targets(fitted: Any) -> None:

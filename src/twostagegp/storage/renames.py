@@ -36,6 +36,9 @@ def with_present_names(parts: Any) -> Any:
                 _rename(state, telling="uses_mean")
             elif name == "LocalScaleSettings":
                 _rename(state, hardly_weighted="least_mean_weight")
+            elif name == "ShapeSettings":
+                for gone in ("names", "standard_errors"):  # how one of three shapes was chosen
+                    state.pop(gone, None)
             elif name == "ClassReport":
                 name = "FitReport"
                 _rename(state, n_distinct="n_distinct_rows")

@@ -4,8 +4,9 @@ Everything is learned from held-out residuals :math:`r_i` and held-out variances
 2, through the z-scores :math:`z_i = r_i / \sqrt{v_i}`:
 
 - ``"local"``: a local scale g(x) (:mod:`twostagegp.pipeline.calibration.local_scale`) and the
-  shape of the rescaled z-scores (:mod:`twostagegp.pipeline.calibration.shape`),
-  :math:`y = \mu(x) + \sqrt{g(x)\, \hat\sigma^2(x)}\; Z` with Z from the shape.
+  shape of the rescaled z-scores (:mod:`twostagegp.pipeline.calibration.shape_fit`),
+  :math:`y = \mu(x) + \sqrt{g(x)\, \hat\sigma^2(x)}\; Z` with Z from the shape. Both the scale
+  and the tails are wider if few rows were held out.
 - ``"scale"``: one factor c for all rows and a Gaussian,
 
   .. math::
@@ -13,6 +14,10 @@ Everything is learned from held-out residuals :math:`r_i` and held-out variances
       c = \Big( \frac{q_{0.95}(|z|)}{\Phi^{-1}(0.975)} \Big)^2 ,
 
   so that 95 % intervals contain 95 % of the held-out rows.
+
+With ``calibrate_by``, variances also get a factor per level of a column
+(:mod:`twostagegp.pipeline.calibration.by_level`). It is learned after the local scale and before
+the shape, or before the factor c.
 """
 
 from __future__ import annotations
@@ -26,9 +31,12 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
+from twostagegp.data.columns.levels import Levels
 from twostagegp.data.rows import Merged
+from twostagegp.pipeline.calibration.by_level import LevelFactors, fit_level_factors
 from twostagegp.pipeline.calibration.local_scale import LocalScale, Situation, fit_local_scale
-from twostagegp.pipeline.calibration.shape import GAUSSIAN, Shape, choose_shape
+from twostagegp.pipeline.calibration.shape import GAUSSIAN, Shape
+from twostagegp.pipeline.calibration.shape_fit import learn_shape
 from twostagegp.pipeline.held_rows import HeldRows
 from twostagegp.pipeline.mean.crossfit import assign_folds
 from twostagegp.pipeline.settings import DEFAULTS, Settings
@@ -59,7 +67,8 @@ class Calibration:
     ----------
     kind : {"local", "scale", "none"}
     factor : float
-        Factor of the variances; if it depends on x, its median over the held-out rows.
+        Factor of the variances without ``levels``; if it depends on x through a local scale, the
+        median of all factors over the held-out rows.
     z : array of shape (n,)
         Z-scores before calibration, one per held-out row.
     weight : array of shape (n,)
@@ -69,9 +78,12 @@ class Calibration:
     shape : Shape
         Distribution of an observation around its mean, in units of sigma.
     shape_scores : dict
-        Held-out score of each shape that was tried; lower is better.
+        Mean negative log density of held-out z-scores under the t distribution ("student"), the
+        smoothed z-scores ("empirical") and their mixture ("mixture").
     note : str
         If the kind differs from the one asked for, the reason.
+    levels : LevelFactors or None
+        Factors of the variances by the levels of a column.
     """
 
     kind: str
@@ -82,11 +94,19 @@ class Calibration:
     shape: Shape = GAUSSIAN
     shape_scores: dict[str, float] = field(default_factory=dict)
     note: str = ""
+    levels: LevelFactors | None = None
+
+    @property
+    def heldout_factor(self) -> Array | float:
+        """Factor of the variance of each held-out row."""
+        if self.local is not None:
+            return self.local.heldout_factor
+        return self.factor * (1.0 if self.levels is None else self.levels.heldout_factor)
 
     @property
     def z_calibrated(self) -> Array:
         """Held-out z-scores under the calibrated variance."""
-        return self.z / np.sqrt(self.factor if self.local is None else self.local.heldout_factor)
+        return self.z / np.sqrt(self.heldout_factor)
 
     @property
     def pit_before(self) -> Array:
@@ -111,12 +131,14 @@ class Calibration:
     @property
     def label(self) -> str:
         """Readable summary."""
+        by_level = "" if self.levels is None else f"; factors of {self.levels.label}"
         if self.local is None:
-            return f"{self.kind}, factor {self.factor:.3g}"
+            return f"{self.kind}, factor {self.factor:.3g}{by_level}"
         shape = self.shape.name
         if shape != "gaussian":
             shape += f" ({self.shape.degrees:.1f} degrees of freedom in the tails)"
-        return f"local, log scale {self.local.label}, median factor {self.factor:.3g}; {shape}"
+        scale = f"local, log scale {self.local.label}, median factor {self.factor:.3g}"
+        return f"{scale}; {shape}{by_level}"
 
     def conformal_score(self, level: float) -> float:
         r"""Return the split-conformal quantile of held-out :math:`|z|`, at rank level (n + 1)."""
@@ -165,8 +187,9 @@ def calibrate_locally(
     seed: int,
     settings: Settings = DEFAULTS,
     device: torch.device | None = None,
+    levels: Levels | None = None,
 ) -> Calibration:
-    """Fit a local scale and a shape.
+    """Fit a local scale, factors by level and a shape.
 
     Parameters
     ----------
@@ -187,6 +210,8 @@ def calibrate_locally(
     settings : Settings
     device : torch.device, optional
         Device of the fit; the CPU by default.
+    levels : Levels, optional
+        Levels of a column within which intervals should hold.
     """
     weight = merged.weight
     if not (z != 0.0).any():
@@ -207,17 +232,44 @@ def calibrate_locally(
         settings.local_scale,
         device or torch.device("cpu"),
     )
-    g, v = local.heldout_factor, situation.variance
-    factors = (g * np.maximum(v - noise, 0.0) + np.maximum(g * noise, noise_floor)) / v
-    local = replace(local, heldout_factor=factors)
-    moment = float(weight @ (z**2 / factors) / weight.sum())
-    # The second moment is one unless the noise floor has raised variances; then it is below one.
-    moment = moment if moment < 0.999 else 1.0
-    shape, scores = choose_shape(
-        z / np.sqrt(factors), weight, folds[merged.inverse], moment, settings.shape
+    v = situation.variance
+
+    def above_the_floor(g: Array) -> Array:
+        return (g * np.maximum(v - noise, 0.0) + np.maximum(g * noise, noise_floor)) / v
+
+    by_level = None
+    if levels is not None:
+        common = z / np.sqrt(above_the_floor(local.heldout_factor))
+        by_level = _factors_by_level(levels, common, merged, settings)
+        local = _with_levels(local, by_level, z, weight)
+    factors = above_the_floor(local.heldout_factor)
+    # The mean square is one unless the noise floor has raised variances; then it is below one.
+    on_floor = float(weight @ (z**2 / factors) / weight.sum()) < 0.999
+    learned = learn_shape(
+        z / np.sqrt(factors), weight, folds[merged.inverse], on_floor, settings.shape
     )
+    local = local.times(learned.moment)
+    local = replace(local, heldout_factor=above_the_floor(local.heldout_factor))
     factor = rank_quantile(local.heldout_factor, weight, 0.5)
-    return Calibration("local", factor, z, weight, local, shape, scores)
+    return Calibration(
+        "local", factor, z, weight, local, learned.shape, learned.scores, levels=by_level
+    )
+
+
+def _factors_by_level(levels: Levels, z: Array, merged: Merged, settings: Settings) -> LevelFactors:
+    of_row = levels.numbers(merged.X)[merged.inverse]
+    groups = None if merged.groups is None else merged.groups[merged.inverse]
+    return fit_level_factors(levels, z, merged.weight, of_row, groups, settings.levels)
+
+
+def _with_levels(local: LocalScale, by_level: LevelFactors, z: Array, weight: Array) -> LocalScale:
+    """Return a local scale for which z-scores have mean square one with the factors by level.
+
+    Its ``heldout_factor`` contains these factors.
+    """
+    g = local.heldout_factor * by_level.heldout_factor
+    rest = float(weight @ (z**2 / g) / weight.sum())
+    return replace(local.times(rest), heldout_factor=rest * g)
 
 
 def calibrate(
@@ -236,8 +288,14 @@ def calibrate(
     z = residuals / np.sqrt(v)
     if options.calibration is None:
         return Calibration("none", 1.0, z, merged.weight)
+    levels = options.levels
     if options.calibration == "scale":
-        return calibrate_scale(z, merged.weight, settings.scale_level)
+        if levels is None:
+            return calibrate_scale(z, merged.weight, settings.scale_level)
+        by_level = _factors_by_level(levels, z, merged, settings)
+        within = z / np.sqrt(by_level.heldout_factor)
+        scale = calibrate_scale(within, merged.weight, settings.scale_level)
+        return replace(scale, z=z, levels=by_level)
     predicted = merged.y - residuals
     m = len(held_rows.index)
     some = np.random.default_rng(seed).permutation(m)[: settings.local_scale.final_rows]
@@ -262,6 +320,7 @@ def calibrate(
         seed,
         settings,
         data.rows.X.device,
+        levels,
     )
 
 

@@ -523,7 +523,8 @@ class LocalScale:
         One for each weight in ``combination.a``.
     combination : Combination
     heldout_factor : array of shape (n,)
-        g at the held-out rows, from held-out predictions of the members.
+        g at the held-out rows, from held-out predictions of the members; of a fitted model, times
+        the factors by level, and at least the noise floor.
     overall : float
         Mean of the z-squares: the factor for all rows together.
     largest : float
@@ -544,6 +545,15 @@ class LocalScale:
         """Readable composition."""
         parts = zip(self.combination.a, self.members, strict=True)
         return " + ".join(f"{a:.2f} {member.label}" for a, member in parts) or "none"
+
+    def times(self, factor: float) -> LocalScale:
+        """Return the local scale whose g is ``factor`` times the g of this one, at all rows."""
+        return replace(
+            self,
+            combination=self.combination.times(factor),
+            heldout_factor=factor * self.heldout_factor,
+            overall=factor * self.overall,
+        )
 
     def factor(self, situation: Situation) -> Numbers:
         """Return g at new rows, shape (n,), an array or a tensor like those of the situation."""

@@ -1,62 +1,34 @@
 r"""The shape of a predictive distribution: how observations lie around their mean, in sigmas.
 
 An observation at x is :math:`y = \mu(x) + \sigma(x) Z`. Z has the same distribution F for all rows,
-with :math:`E Z^2 = 1`: the mean squared error of :math:`\mu(x)` is :math:`\sigma^2(x)`. F is
-
-- *gaussian*;
-- *student*: the t distribution with the degrees of freedom of largest likelihood;
-- *empirical*: the smoothed held-out z-scores, mixed with a small share w of the fitted t
-  distribution for tails beyond the observed z-scores,
+with :math:`E Z^2 = 1`: the mean squared error of :math:`\mu(x)` is :math:`\sigma^2(x)`. F is a
+mixture of Gaussian components and one t distribution,
 
 .. math::
 
-    F(z) = (1 - w) \sum_{j=1}^J p_j \Phi\Big(\frac{z - q_j}{h_j}\Big) + w\, T_\nu(z / s_\nu) .
+    F(z) = (1 - w) \sum_{j=1}^J p_j \Phi\Big(\frac{z - q_j}{h_j}\Big) + w\, T_\nu(z / s) ,
 
-The sorted z-scores are divided into J bins of shares :math:`p_j`, smaller towards both ends;
-:math:`q_j` is the mean of a bin, and :math:`h_j` is proportional to the distance between
-neighbouring bins, but at least a bandwidth that falls with the number of rows. All three
-distributions are of this form. F has a positive density everywhere, so that quantiles never cross.
-
-On tables without noise :math:`\sigma(x)` is at the noise floor, and the z-scores have a second
-moment :math:`\kappa < 1`. The empirical shape does not rescale them to one. It gets the rest of its
-second moment from a wide component of variance :math:`(1 - (1 - w) \kappa) / w` and share w, for
-rare rows that the sample does not contain.
-
-The continuous ranked probability score of held-out rows decides between the three
-(:func:`choose_shape`).
+with a positive density everywhere, so that quantiles never cross. The Gaussian (w = 0, one
+component) and the t distribution (w = 1) are special cases.
+:mod:`twostagegp.pipeline.calibration.shape_fit` learns F from held-out z-scores.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, special
+from scipy import special
 
-from twostagegp.pipeline.settings import DEFAULTS, ShapeSettings
-
-__all__ = [
-    "GAUSSIAN",
-    "Shape",
-    "choose_shape",
-    "crps",
-    "empirical_shape",
-    "gaussian_shape",
-    "student_shape",
-]
+__all__ = ["GAUSSIAN", "Shape", "log_student"]
 
 Array = NDArray[np.float64]
 
-#: Bounds of the degrees of freedom: above two, so that the variance is finite; at the upper bound
-#: the distribution is nearly Gaussian.
-DEGREES = (2.5, 200.0)
-#: Levels at which the score compares quantiles.
-SCORE_LEVELS = (np.arange(99) + 1.0) / 100.0
 #: Quantiles at up to this many levels are kept, for this many different requests: a service asks
 #: for the same interval of row after row.
 _FEW_LEVELS, _KNOWN_LEVELS = 16, 64
@@ -79,6 +51,8 @@ class Shape:
         Weight w of the t distribution.
     degrees : float
         Degrees of freedom of the t distribution.
+    spread : float or None
+        Scale s of the t distribution; None is the one at which its variance is one.
 
     Examples
     --------
@@ -92,10 +66,17 @@ class Shape:
     shares: Array
     tail: float = 0.0
     degrees: float = math.inf
+    spread: float | None = None
+
+    @property
+    def components(self) -> tuple[Array, Array, Array]:
+        """Centres, widths and shares of the Gaussian components."""
+        return self.centres, self.widths, self.shares
 
     @property
     def _tail_scale(self) -> float:
-        """Scale of the t distribution at which its variance is one."""
+        if self.spread is not None:
+            return self.spread
         return math.sqrt((self.degrees - 2.0) / self.degrees) if self.tail > 0.0 else 1.0
 
     @property
@@ -127,7 +108,7 @@ class Shape:
         if self.tail == 0.0:
             return log_body
         s = self._tail_scale
-        log_tail = math.log(self.tail) + _log_student(z / s, self.degrees) - math.log(s)
+        log_tail = math.log(self.tail) + log_student(z / s, self.degrees) - math.log(s)
         return np.logaddexp(log_body, log_tail)
 
     def ppf(self, levels: ArrayLike) -> Array:
@@ -212,7 +193,7 @@ class Shape:
         if self.tail == 0.0:
             return np.asarray(body)
         s = self._tail_scale
-        far = np.exp(_log_student(z / s, self.degrees)) / s
+        far = np.exp(log_student(z / s, self.degrees)) / s
         return np.asarray((1.0 - self.tail) * body + self.tail * far)
 
     def _average(self, z: Array, of: Callable[[Array], Array]) -> Array:
@@ -235,14 +216,7 @@ _ONE = (np.zeros(1), np.ones(1), np.ones(1))
 GAUSSIAN = Shape("gaussian", *_ONE)
 
 
-def gaussian_shape(
-    z: Array, weight: Array, moment: float = 1.0, settings: ShapeSettings = DEFAULTS.shape
-) -> Shape:
-    """Return the Gaussian for any z-scores."""
-    return GAUSSIAN
-
-
-def _log_student(z: Array, nu: float) -> Array:
+def log_student(z: Array, nu: float) -> Array:
     r"""Return the log density of Student's t distribution,
 
     .. math::
@@ -253,172 +227,3 @@ def _log_student(z: Array, nu: float) -> Array:
     constant = special.gammaln(0.5 * (nu + 1.0)) - special.gammaln(0.5 * nu)
     constant -= 0.5 * math.log(math.pi * nu)
     return np.asarray(constant - 0.5 * (nu + 1.0) * np.log1p(z**2 / nu))
-
-
-def _with_moment(z: Array, weight: Array, moment: float) -> Array:
-    """Return z-scores scaled to a given second moment."""
-    own = max(float(weight @ z**2 / weight.sum()), np.finfo(float).tiny)
-    return math.sqrt(moment / own) * z
-
-
-def student_shape(
-    z: Array, weight: Array, moment: float = 1.0, settings: ShapeSettings = DEFAULTS.shape
-) -> Shape:
-    r"""Return the t distribution of variance one with the degrees of freedom of largest likelihood.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> z = np.random.default_rng(0).standard_t(5, size=20_000)
-    >>> 4.5 < student_shape(z, np.ones(len(z))).degrees < 5.5
-    True
-    """
-    z = _with_moment(z, weight, moment)
-
-    def loss(log_degrees: float) -> float:
-        nu = math.exp(log_degrees)
-        s = math.sqrt((nu - 2.0) / nu)
-        return -float(weight @ (_log_student(z / s, nu) - math.log(s)))
-
-    low, high = (math.log(nu) for nu in DEGREES)
-    found = optimize.minimize_scalar(loss, bounds=(low, high), method="bounded")
-    nu = float(math.exp(found.x))
-    return Shape("student", *_ONE, tail=1.0, degrees=nu)
-
-
-def empirical_shape(
-    z: Array, weight: Array, moment: float = 1.0, settings: ShapeSettings = DEFAULTS.shape
-) -> Shape:
-    r"""Return the smoothed distribution of z-scores, with the tails of the fitted t distribution.
-
-    Parameters
-    ----------
-    z, weight : arrays of shape (n,)
-    moment : float
-        Second moment :math:`\kappa` that the z-scores are scaled to, at most one.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> z = np.random.default_rng(0).exponential(size=20_000) - 1.0
-    >>> shape = empirical_shape(z, np.ones(len(z)))
-    >>> float(np.abs(shape.ppf([0.1, 0.5, 0.9]) - (-np.log([0.9, 0.5, 0.1]) - 1)).max().round(1))
-    0.0
-    """
-    z = _with_moment(z, weight, moment)
-    n = float(weight.sum())
-    # Equal z-scores are merged and their weights added, since a weight is a number of repeats.
-    z, distinct = np.unique(z, return_inverse=True)
-    w = np.bincount(distinct, weights=weight) / n
-    edges = bin_edges(n, settings)
-    # A row on an edge is divided between the two bins.
-    mass = np.concatenate([[0.0], np.cumsum(w)])
-    sums = np.concatenate([[0.0], np.cumsum(w * z)])
-    p = np.diff(edges)
-    q = np.diff(np.interp(edges, mass / mass[-1], sums)) / p
-    quartiles = np.interp([0.25, 0.75], mass[1:] - 0.5 * w, z)
-    spread = min(math.sqrt(moment), float(quartiles[1] - quartiles[0]) / 1.349)
-    bandwidth = max(settings.bandwidth * 0.9 * spread * n**-0.2, 1e-6)
-    h = np.maximum(bandwidth, settings.overlap * np.gradient(q))
-    # Smoothing has changed the second moment; this restores it.
-    scale = math.sqrt(moment / float(p @ (q**2 + h**2)))
-    tail = settings.tail_rows / (n + settings.tail_rows)
-    degrees = student_shape(z, w, moment).degrees
-    centres, widths, shares = scale * q, scale * h, p
-    if moment < 1.0:
-        wide = math.sqrt((1.0 - (1.0 - tail) * moment) / tail)
-        centres, widths = np.append(centres, 0.0), np.append(widths, wide)
-        shares = np.append((1.0 - tail) * shares, tail)
-    return Shape("empirical", centres, widths, shares, tail, degrees)
-
-
-def bin_edges(n: float, settings: ShapeSettings = DEFAULTS.shape) -> Array:
-    """Return the levels between the bins of n rows.
-
-    Bins have equal probability, except that at both ends they are halved repeatedly.
-
-    Examples
-    --------
-    >>> bin_edges(12.0)
-    array([0.  , 0.25, 0.5 , 0.75, 1.  ])
-    """
-    count = max(2, int(min(settings.bins, n / settings.last_bin_rows)))
-    edges = np.arange(count + 1) / count
-    ends = []
-    last = 0.5 / count
-    while last * n >= settings.last_bin_rows:
-        ends.append(last)
-        last *= 0.5
-    lower = np.array(ends[::-1])
-    return np.concatenate([[0.0], lower, edges[1:-1], 1.0 - lower[::-1], [1.0]])
-
-
-#: Functions that fit each shape, simplest first.
-MAKERS: Mapping[str, Callable[[Array, Array, float, ShapeSettings], Shape]] = {
-    "gaussian": gaussian_shape,
-    "student": student_shape,
-    "empirical": empirical_shape,
-}
-
-
-def crps(shape: Shape, z: Array) -> Array:
-    r"""Return the continuous ranked probability score of each z-score, a mean of pinball losses.
-
-    .. math::
-
-        \mathrm{CRPS}(F, z) = 2 \int_0^1 (\mathbf 1\{z < F^{-1}(p)\} - p)\,(F^{-1}(p) - z)\, dp
-    """
-    q = shape.ppf(SCORE_LEVELS)
-    score = np.zeros_like(z)
-    for level, quantile in zip(SCORE_LEVELS, q, strict=True):
-        score += np.where(z < quantile, 1.0 - level, level) * np.abs(quantile - z)
-    return 2.0 * score / len(q)
-
-
-def choose_shape(
-    z: Array,
-    weight: Array,
-    folds: NDArray[np.int64],
-    moment: float = 1.0,
-    settings: ShapeSettings = DEFAULTS.shape,
-) -> tuple[Shape, dict[str, float]]:
-    """Return the shape with the best score on held-out folds.
-
-    Parameters
-    ----------
-    z : array of shape (n,)
-        Held-out z-scores under the final sigma.
-    weight : array of shape (n,)
-    folds : integer array of shape (n,)
-    moment : float
-        Second moment of the z-scores: less than one if sigma is at the noise floor.
-
-    Returns
-    -------
-    shape : Shape
-        Fitted to all z-scores.
-    scores : dict
-        Mean held-out score by name, in units of sigma.
-    """
-    numbers = np.unique(folds)
-    if len(numbers) < 2:
-        return GAUSSIAN, {}
-    makers = {name: MAKERS[name] for name in settings.names}
-    if weight.sum() < settings.fewest:
-        makers.pop("empirical", None)
-    losses = {name: np.empty(len(z)) for name in makers}
-    for fold in numbers:
-        out = folds == fold
-        for name, make in makers.items():
-            losses[name][out] = crps(make(z[~out], weight[~out], moment, settings), z[out])
-    share = weight / weight.sum()
-    best = settings.names[0]
-    for name in list(makers)[1:]:
-        difference = losses[name] - losses[best]
-        gain = float(share @ difference)
-        error = math.sqrt(float(share @ (difference - gain) ** 2 / weight.sum()))
-        if gain < -settings.standard_errors * error:
-            best = name
-    return makers[best](z, weight, moment, settings), {
-        name: float(share @ loss) for name, loss in losses.items()
-    }

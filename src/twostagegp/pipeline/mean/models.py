@@ -23,6 +23,7 @@ from torch import Tensor
 
 from twostagegp.data.appending import AppendedRows
 from twostagegp.data.rows import Merged
+from twostagegp.engines.exact.engine import ExactPosterior
 from twostagegp.engines.protocol import Posterior
 from twostagegp.kernels import Kernel, Vector
 from twostagegp.training.candidates import Candidate
@@ -108,8 +109,11 @@ class RidgeMean:
         One per row of the table that was held out.
     """
 
-    #: After an update, the posterior with its factor, which makes the next update cheap.
+    #: The posterior with its factor after an update, which makes the next update cheap.
     _whole: Posterior | None = None
+    #: The same for variances, if no update has kept one. It is not extended: an update gives the
+    #: same numbers whether or not variances were predicted before.
+    _for_variances: Posterior | None = None
 
     def __init__(
         self, candidate: Candidate, posterior: Posterior, heldout_residuals: Array
@@ -121,7 +125,7 @@ class RidgeMean:
 
     @property
     def keeps_factor(self) -> bool:
-        """Whether an update has kept a factor, which the next update extends."""
+        """Whether a factor is kept, which the next update extends."""
         return self._whole is not None
 
     @property
@@ -140,11 +144,34 @@ class RidgeMean:
         return self.posterior.parameters
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_whole"}
+        kept = ("_whole", "_for_variances")
+        return {name: value for name, value in self.__dict__.items() if name not in kept}
 
     def predict(self, X: Tensor) -> Tensor:
         """Return the posterior mean, shape (n,)."""
         return self.posterior.mean(X)
+
+    def variance(self, X: Tensor) -> Tensor:
+        """Return the posterior variance of the function, shape (n,)."""
+        return self.with_factor().variance(X)
+
+    def covariance(self, X: Tensor) -> Tensor:
+        """Return the posterior covariance of the function, shape (n, n)."""
+        return self.with_factor().covariance(X)
+
+    def with_factor(self) -> Posterior:
+        """Return the posterior with its factor, which is made for the first variance.
+
+        It is kept, unless it is so large that it is used block by block.
+        """
+        known = self._whole or self._for_variances
+        if known is not None or not isinstance(self.posterior, ExactPosterior):
+            return known or self.posterior
+        whole = copy(self.posterior)
+        whole.rebuild_factor()
+        if not whole.is_large:
+            self._for_variances = whole
+        return whole
 
     def extended(self, appended: AppendedRows, keep_factors: bool) -> RidgeMean:
         """Condition on more rows at the same hyperparameters.
@@ -155,6 +182,7 @@ class RidgeMean:
         known = self.posterior if self._whole is None else self._whole
         whole = known.extended(appended.data.rows, appended.changed_rows)
         model = copy(self)
+        model._for_variances = None
         model._whole = whole if keep_factors else None
         model.posterior = copy(whole)
         model.posterior.drop_factor()

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twostagegp.data.appending import AppendedRows
-from twostagegp.kernels import NamedKernel
+from twostagegp.kernels import NamedKernel, inverse_lengthscale_shares
 from twostagegp.pipeline.mean.models import MeanModel, RidgeMean
 from twostagegp.search.kernel_search import KernelSearch
 from twostagegp.training.candidates import Candidate
@@ -62,6 +62,22 @@ class StackedMean:
                 return kernel.lengthscales(model.parameters[:-1]) / kernel.typical_lengthscale()
         return None
 
+    def relevance(self, n_features: int) -> Array:
+        """Return the inverse lengthscales of the kernels, weighted as in the stack, shape (d,)."""
+        share = np.zeros(n_features)
+        for weight, model in zip(self.weights, self.models, strict=True):
+            if isinstance(model, RidgeMean):
+                share += weight * inverse_lengthscale_shares(model.kernel, model.parameters)
+        return share
+
+    def leading_ridges(self, most: int) -> list[tuple[float, RidgeMean]]:
+        """Return the kernel ridges with the largest weights, and these, which sum to one."""
+        order = np.argsort(-self.weights, kind="stable")
+        pairs = [(float(self.weights[k]), self.models[k]) for k in order if self.weights[k] > 0.0]
+        ridges = [(weight, model) for weight, model in pairs if isinstance(model, RidgeMean)][:most]
+        total = sum(weight for weight, _ in ridges)
+        return [(weight / total, model) for weight, model in ridges]
+
     def predict(self, X: Tensor) -> Tensor:
         """Return the weighted prediction at standardised inputs, shape (n,)."""
         total = X.new_zeros(X.shape[0])
@@ -78,11 +94,23 @@ class StackedMean:
             \hat m = \sum_k w_k \hat m_k, \qquad d = \Big( \sum_k w_k (\hat m_k - \hat m)^2
             \Big)^{1/2}
         """
-        kept = [k for k, weight in enumerate(self.weights) if weight > 0.0]
-        each = torch.stack([self.models[k].predict(X) for k in kept])
-        w = torch.as_tensor(self.weights[kept]).to(each)[:, None]
+        w, each = self._each(X)
         mean = (w * each).sum(0)
         return mean, (w * (each - mean).square()).sum(0).sqrt()
+
+    def covariance_between(self, X: Tensor) -> Tensor:
+        r"""Return :math:`\sum_k w_k \delta_k \delta_k^\top`, :math:`\delta_k = \hat m_k - \hat m`;
+        shape (n, n), with the squared disagreement on its diagonal.
+        """
+        w, each = self._each(X)
+        delta = each - (w * each).sum(0)
+        return (w * delta).T @ delta
+
+    def _each(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weights above zero, shape (k, 1), and their models' predictions, (k, n)."""
+        kept = [k for k, weight in enumerate(self.weights) if weight > 0.0]
+        each = torch.stack([self.models[k].predict(X) for k in kept])
+        return torch.as_tensor(self.weights[kept]).to(each)[:, None], each
 
     def extended(self, appended: AppendedRows, keep_factors: bool) -> StackedMean:
         """Return the same weights over models with more rows, without models of weight zero."""

@@ -1,0 +1,385 @@
+r"""The predictive distribution far from the training rows.
+
+Part 2 is a Gaussian process on held-out residuals, which are errors of interpolation. It cannot
+know the errors far from the rows, where the mean returns to the average of the target. The mean
+itself can: a kernel ridge :math:`\hat m_j` of the stack is the mean of a Gaussian process, whose
+posterior variance :math:`v_j(x)` grows from the rows to the variance of the whole function. With
+:math:`s_j^2`, the mean of :math:`e^2 / v` over held-out rows, and :math:`u_j`, the scaled variance
+:math:`s_j^2 v_j` that 99 % of the held-out rows do not exceed, the **excess** is
+
+.. math::
+
+    e_j(x) = \max(s_j^2 v_j(x) - u_j, 0) .
+
+It is zero for 99 of 100 new rows that are like the training rows; their predictions are those of
+the three parts. The **depth**
+
+.. math::
+
+    \rho(x) = \sum_j w_j \frac{e_j(x)}{s_j^2 k_j(x, x) - u_j} \in [0, 1] , \qquad
+    \sum_j w_j = 1 ,
+
+says how far x lies outside. ``return_support`` is :math:`1 - \rho`.
+
+**Mean.** There are three ways to go on: the mean :math:`\hat m(x)` itself; *held*, the mean at x
+with every column moved to the nearest value that was seen; *linear*, the held mean and from there
+on a linear regression, for at most twice the distance over which it was tested. With
+:math:`t_l = \hat m + \rho\, (\text{trend}_l - \hat m)` and shares :math:`\theta_l` that sum to
+one,
+
+.. math::
+
+    m(x) = \sum_l \theta_l t_l(x) .
+
+**Variance.** With the disagreement d of the stack's members, the variance grows by
+
+.. math::
+
+    c\, \Big( \sum_j w_j e_j(x) + \rho(x)\, d^2(x) + \sum_l \theta_l (t_l(x) - m(x))^2 \Big) .
+
+:math:`\theta` and c are learned from held-out ends of the columns
+(:mod:`twostagegp.pipeline.outside.learn`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from twostagegp.data.rows import Rows
+from twostagegp.engines.exact.engine import ExactPosterior
+from twostagegp.pipeline.settings import OutsideSettings
+
+__all__ = ["Continued", "Member", "Outside", "nearest_seen", "seen_values"]
+
+#: Smallest difference between the prior variance of a member and its usual variance.
+_TINY = 1e-12
+
+
+@dataclass
+class Member:
+    """A kernel ridge of the stack, as a Gaussian process on some of the rows.
+
+    Attributes
+    ----------
+    posterior : ExactPosterior
+    weight : float
+        Weight w among the members.
+    scale : float
+        Mean of squared held-out errors divided by their variances.
+    usual : float
+        Scaled variance u of the function that few held-out rows exceed.
+    """
+
+    posterior: ExactPosterior
+    weight: float
+    scale: float
+    usual: float
+
+    @classmethod
+    def of(
+        cls,
+        posterior: ExactPosterior,
+        weight: float,
+        usual_share: float,
+        scale: float | None = None,
+    ) -> Member:
+        """Return the member with its scale, if it is not given, and usual variance."""
+        rows, held = posterior.rows, posterior.heldout()
+        if scale is None:
+            scale = float(rows.c @ (held.residual.square() / held.variance)) / rows.total
+        latent = (held.variance - posterior.noise - rows.extra).clamp(min=0.0)
+        return cls(posterior, weight, scale, scale * float(torch.quantile(latent, usual_share)))
+
+    def excess(self, variance: Tensor) -> Tensor:
+        """Return how far the scaled variance of the function is above the usual one."""
+        return (self.scale * variance - self.usual).clamp(min=0.0)
+
+    def largest_excess(self, prior: Tensor) -> Tensor:
+        """Return the excess at rows of this prior variance without any row nearby."""
+        return (self.scale * prior - self.usual).clamp(min=_TINY)
+
+    def variance(self, X: Tensor) -> Tensor:
+        """Return the posterior variance of the function, shape (n,)."""
+        return self.posterior.variance(self._own(X)).to(X)
+
+    def prior(self, X: Tensor) -> Tensor:
+        """Return the prior variance of the function, shape (n,)."""
+        posterior = self.posterior
+        return posterior.kernel.diagonal(self._own(X), posterior.parameters[:-1]).to(X)
+
+    def covariance(self, X: Tensor) -> Tensor:
+        """Return the posterior covariance of the function, shape (n, n)."""
+        return self.posterior.covariance(self._own(X)).to(X)
+
+    def _own(self, X: Tensor) -> Tensor:
+        """Return X in the precision of the member, which is double."""
+        return X.to(self.posterior.rows.X)
+
+
+@dataclass
+class Continued:
+    """The mean outside and what the variance grows by, at n rows.
+
+    ``added`` is the sum of ``c * (excess + between)`` and the squares of ``steps``, whose rows
+    are :math:`\\sqrt{c\\, \\theta_l}\\, (t_l - m)`, shape (3, n).
+    """
+
+    mean: Tensor
+    spread: Tensor
+    steps: Tensor
+
+    @property
+    def added(self) -> Tensor:
+        """Variance that is added, shape (n,)."""
+        return self.spread + self.steps.square().sum(0)
+
+
+@dataclass
+class Outside:
+    """What was learned about rows outside the data.
+
+    Attributes
+    ----------
+    members : list of Member
+    index : integer array
+        Numbers of the distinct rows that the members are conditioned on.
+    seen : Tensor of shape (d, k)
+        Values of each column, sorted; a column of fewer values repeats its largest.
+    slopes : Tensor of shape (d,)
+        Coefficients of the linear trend.
+    limits : Tensor of shape (2, d)
+        Smallest and largest value of each column up to which the linear trend goes on.
+    shares : array of shape (3,)
+        Shares of the mean itself, the held and the linear trend.
+    factor : float
+        Factor c of the added variance.
+    plain_factor : float
+        The same if the mean is not continued.
+    n_ends : int
+        Number of held-out ends from which shares and factor were learned.
+    settings : OutsideSettings
+    """
+
+    members: list[Member]
+    index: NDArray[np.int64]
+    seen: Tensor
+    slopes: Tensor
+    limits: Tensor
+    shares: NDArray[np.float64]
+    factor: float
+    plain_factor: float
+    n_ends: int
+    settings: OutsideSettings
+
+    def depth(self, X: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return the depth, shape (n,), and the excess of every member."""
+        excesses = [member.excess(member.variance(X)) for member in self.members]
+        if not any(bool(excess.any()) for excess in excesses):
+            return X.new_zeros(len(X)), excesses
+        return self.depth_of(excesses, [member.prior(X) for member in self.members]), excesses
+
+    def depth_of(self, excesses: list[Tensor], priors: list[Tensor]) -> Tensor:
+        """Return the depth from excess and prior variance of every member."""
+        rho = torch.zeros_like(excesses[0])
+        for member, excess, prior in zip(self.members, excesses, priors, strict=True):
+            rho = rho + member.weight * excess / member.largest_excess(prior)
+        return rho.clamp(max=1.0)
+
+    def in_double_precision(self) -> Outside:
+        """Return the same numbers for inputs of double precision."""
+        seen, slopes, limits = (each.double() for each in (self.seen, self.slopes, self.limits))
+        return replace(self, seen=seen, slopes=slopes, limits=limits)
+
+    def continued(
+        self,
+        X: Tensor,
+        mean: Tensor,
+        between: Tensor,
+        predict: Callable[[Tensor], Tensor],
+        rho: Tensor,
+        excesses: list[Tensor],
+    ) -> Continued:
+        """Return mean and added variance by the module's formula.
+
+        Parameters
+        ----------
+        X : Tensor of shape (..., d)
+        mean, between : Tensors of shape (...)
+            Prediction of the stack at X, and variance between its models.
+        predict : callable
+            Prediction of the stack at any rows.
+        rho, excesses
+            As returned by :meth:`depth`.
+        """
+        c, theta = self.factor, torch.as_tensor(self.shares).to(X)
+        steps = torch.stack([torch.zeros_like(mean)] * 3)
+        if self.has_trends:
+            nearest = nearest_seen(X, self.seen)
+            held = predict(nearest)
+            beyond = X.clamp(self.limits[0], self.limits[1]) - nearest
+            linear = held + beyond @ self.slopes
+            steps = rho * torch.stack([steps[0], held - mean, linear - mean])
+        moved = torch.tensordot(theta, steps, 1)
+        excess = sum(
+            (m.weight * e for m, e in zip(self.members, excesses, strict=True)),
+            torch.zeros_like(mean),
+        )
+        spread = c * (excess + rho * between)
+        roots = (c * theta).sqrt().reshape(-1, *[1] * mean.ndim)
+        return Continued(mean + moved, spread, roots * (steps - moved))
+
+    @property
+    def has_trends(self) -> bool:
+        """Whether the mean is continued outside the data."""
+        return bool(self.shares[1:].any())
+
+    def without_trends(self) -> Outside:
+        """Return what is known for predictions whose mean is not continued."""
+        return replace(self, shares=np.array([1.0, 0.0, 0.0]), factor=self.plain_factor)
+
+    def moments(
+        self,
+        X: Tensor,
+        mean: Tensor,
+        between: Tensor,
+        predict: Callable[[Tensor], Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """Return the mean and the added variance, each of shape (n,).
+
+        The arguments are those of :meth:`continued`.
+        """
+        rho, excesses = self.depth(X)
+        added, far = torch.zeros_like(mean), rho > 0.0
+        if not bool(far.any()):
+            return mean, added
+        excesses = [excess[far] for excess in excesses]
+        result = self.continued(X[far], mean[far], between[far], predict, rho[far], excesses)
+        mean = mean.clone()
+        mean[far], added[far] = result.mean, result.added
+        return mean, added
+
+    def covariance(
+        self,
+        X: Tensor,
+        mean: Tensor,
+        between: Tensor,
+        predict: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        r"""Return the covariance that is added, shape (n, n); its diagonal is the added variance.
+
+        Excesses are as correlated as the posterior of their member. Each trend is one unknown
+        function, so its steps are fully correlated.
+        """
+        rho, excesses = self.depth(X)
+        far = torch.nonzero(rho > 0.0)[:, 0]
+        C = X.new_zeros(len(X), len(X))
+        if not len(far):
+            return C
+        at_far, excesses = X[far], [excess[far] for excess in excesses]
+        result = self.continued(at_far, mean[far], between[far], predict, rho[far], excesses)
+        covariances = [member.covariance(at_far) for member in self.members]
+        C[far[:, None], far] = self.joint(result, excesses, covariances)
+        return C
+
+    def joint(self, result: Continued, excesses: list[Tensor], covariances: list[Tensor]) -> Tensor:
+        """Return the added covariance, shape (..., q, q), from those of the members."""
+        F = torch.zeros_like(covariances[0])
+        for member, excess, C in zip(self.members, excesses, covariances, strict=True):
+            variance = C.diagonal(dim1=-2, dim2=-1).clamp(min=_TINY)
+            size = _root(member.weight * excess / variance)
+            F = F + C * size.unsqueeze(-1) * size.unsqueeze(-2)
+        diagonal = F.diagonal(dim1=-2, dim2=-1).clamp(min=_TINY)
+        root = _root(result.spread / diagonal)
+        steps = result.steps.movedim(0, -1)
+        return F * root.unsqueeze(-1) * root.unsqueeze(-2) + steps @ steps.mT
+
+    def extended(self, rows: Rows, n_before: int) -> Outside:
+        """Return the same shares and factor with new rows among the data.
+
+        Parameters
+        ----------
+        rows : Rows
+            All rows; those of the fit come first.
+        n_before : int
+            Number of distinct rows before. The members get the new rows, and if these are too
+            many, as many random rows as in a fit.
+        """
+        index = np.concatenate([self.index, np.arange(n_before, len(rows))])
+        most = self.settings.rows
+        if len(index) > 2 * most:
+            index = np.sort(np.random.default_rng(len(rows)).permutation(len(rows))[:most])
+        some, share = rows.subset(index).in_double_precision(), self.settings.usual_share
+        members = []
+        for m in self.members:
+            posterior = ExactPosterior(m.posterior.kernel, m.posterior.parameters, some)
+            members.append(Member.of(posterior, m.weight, share, m.scale))
+        known = torch.cat([self.seen.T, rows.X[n_before:]])
+        seen = seen_values(known, self.settings.seen_values)
+        limits = torch.stack(
+            [
+                torch.minimum(self.limits[0], seen[:, 0]),
+                torch.maximum(self.limits[1], seen[:, -1]),
+            ]
+        )
+        return replace(self, members=members, index=index, seen=seen, limits=limits)
+
+
+def _root(values: Tensor) -> Tensor:
+    """Return square roots, with a gradient of zero at zero."""
+    positive = values.clamp(min=torch.finfo(values.dtype).tiny)
+    return torch.where(values > 0.0, positive.sqrt(), torch.zeros_like(values))
+
+
+def seen_values(X: Tensor, most: int) -> Tensor:
+    """Return the distinct values of every column, at most so many, evenly by rank.
+
+    Returns
+    -------
+    Tensor of shape (d, k)
+        Sorted; a column of fewer values repeats its largest.
+
+    Examples
+    --------
+    >>> seen_values(torch.tensor([[3.0, 0.0], [1.0, 0.0], [2.0, 0.0]]), most=2)
+    tensor([[1., 3.],
+            [0., 0.]])
+    """
+    columns = []
+    for column in X.T:
+        values = torch.unique(column)
+        if len(values) > most:
+            kept = torch.linspace(0, len(values) - 1, most, device=X.device).round().long()
+            values = values[kept]
+        columns.append(values)
+    longest = max(2, max(len(values) for values in columns))
+    return torch.stack(
+        [torch.cat([values, values[-1:].expand(longest - len(values))]) for values in columns]
+    )
+
+
+def nearest_seen(X: Tensor, seen: Tensor) -> Tensor:
+    """Return X with every number replaced by the nearest value of its column.
+
+    Parameters
+    ----------
+    X : Tensor of shape (..., d)
+    seen : Tensor of shape (d, k)
+        Sorted values of each column.
+
+    Examples
+    --------
+    >>> seen = torch.tensor([[0.0, 1.0, 4.0]])
+    >>> nearest_seen(torch.tensor([[-2.0], [1.4], [9.0]]), seen)[:, 0]
+    tensor([0., 1., 4.])
+    """
+    at = X.detach().reshape(-1, X.shape[-1]).T.contiguous()
+    above = torch.searchsorted(seen, at).clamp(1, seen.shape[1] - 1)
+    low, high = seen.gather(1, above - 1), seen.gather(1, above)
+    nearest = torch.where(at - low < high - at, low, high)
+    return nearest.T.reshape(X.shape).contiguous()
