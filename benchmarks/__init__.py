@@ -2,6 +2,8 @@
 
 - ``python -m benchmarks.uci_small``: eight small UCI tables over their standard splits.
 - ``python -m benchmarks.uci_small_peers``: the same tables with the libraries of other authors.
+- ``python -m benchmarks.small_tables``: coverage and accuracy on 50 to 1,000 training rows, forty
+  tables, with the libraries of other authors.
 - ``python -m benchmarks.everyday``: fits, predictions and single rows at everyday sizes, against
   other libraries, by threads and cores.
 - ``python -m benchmarks.exact_speed``: the exact engine against GPyTorch, and its own budgets.

@@ -4,7 +4,8 @@ Thirty-five tables are real: diabetes, which scikit-learn ships; the eight small
 tables of numbers; and sixteen data frames with categories, gaps, counts and skewed targets, which
 are passed to a model as they are (``real_tables/NAME.csv.gz`` in the data folder, from the
 collection Rdatasets). ``generated`` is the function of :mod:`benchmarks.neighbors_scale` with
-noise; it needs no data.
+noise; it needs no data, and nor do the generated tables of :mod:`benchmarks.known_laws`, which are
+drawn from in the same way.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.known_laws import LAWS
+from benchmarks.known_laws import generate as generate_law
 from twostagegp import datasets
 
 __all__ = ["GENERATED", "REAL_TABLES", "TABLES", "Draw", "draw", "load", "n_rows", "take"]
@@ -73,6 +76,8 @@ def load(name: str) -> tuple[Any, Array]:
         from benchmarks.neighbors_scale import draw as generate
 
         return generate(GENERATED_ROWS, seed=0)
+    if name in LAWS:
+        return generate_law(name)
     if name == "diabetes":
         from sklearn.datasets import load_diabetes
 

@@ -20,7 +20,7 @@ from measurements.provenance import provenance
 from measurements.store import Record
 from measurements.tables import MISSING, figure, markdown_table
 
-__all__ = ["Pair", "levels", "pairs", "ratios", "report"]
+__all__ = ["Pair", "difference", "levels", "pairs", "per_table", "ratio", "ratios", "report"]
 
 #: How many of the worst and of the best tables are listed.
 LISTED = 8
@@ -46,12 +46,12 @@ class Pair:
 
     def log_ratio(self, field: str) -> float | None:
         """Return log(now / before); None unless both are positive."""
-        before, now = self.before[field], self.now[field]
+        before, now = self.before.get(field), self.now.get(field)
         return math.log(now / before) if before and now and min(before, now) > 0.0 else None
 
     def difference(self, field: str) -> float | None:
         """Return now - before; None unless both are numbers."""
-        before, now = self.before[field], self.now[field]
+        before, now = self.before.get(field), self.now.get(field)
         return None if before is None or now is None else now - before
 
 
@@ -109,7 +109,7 @@ def _n_tables(found: Iterable[Pair]) -> int:
     return len({pair.table for pair in found})
 
 
-def _per_table(found: Iterable[Pair], value: Value) -> list[float]:
+def per_table(found: Iterable[Pair], value: Value) -> list[float]:
     """Return the mean of a value per table."""
     grouped: dict[str, list[float]] = defaultdict(list)
     for pair in found:
@@ -118,17 +118,18 @@ def _per_table(found: Iterable[Pair], value: Value) -> list[float]:
     return [fmean(numbers) for numbers in grouped.values()]
 
 
-def _ratio(found: Iterable[Pair], field: str) -> str:
+def ratio(found: Iterable[Pair], field: str) -> str:
     """Return a geometric mean ± its standard error."""
-    logs = _per_table(found, lambda pair: pair.log_ratio(field))
+    logs = per_table(found, lambda pair: pair.log_ratio(field))
     if not logs:
         return MISSING
     ratio = math.exp(fmean(logs))
     return f"{ratio:.3f} ± {ratio * standard_error(logs):.3f}"
 
 
-def _difference(found: Iterable[Pair], field: str) -> str:
-    values = _per_table(found, lambda pair: pair.difference(field))
+def difference(found: Iterable[Pair], field: str) -> str:
+    """Return a mean difference ± its standard error."""
+    values = per_table(found, lambda pair: pair.difference(field))
     return f"{fmean(values):+.3f} ± {standard_error(values):.3f}" if values else MISSING
 
 
@@ -140,11 +141,11 @@ def ratios(found: Sequence[Pair]) -> str:
             size,
             str(_n_tables(here)),
             str(len(here)),
-            _ratio(here, "rmse"),
-            _ratio(here, "crps"),
-            _difference(here, "nlpd_standardized"),
-            _difference(here, "nlpd_own"),
-            _ratio(here, CPU),
+            ratio(here, "rmse"),
+            ratio(here, "crps"),
+            difference(here, "nlpd_standardized"),
+            difference(here, "nlpd_own"),
+            ratio(here, CPU),
         ]
         for size, here in _by_rows(found).items()
     ]
@@ -170,8 +171,8 @@ def levels(found: Sequence[Pair]) -> str:
 
 
 def _before_and_now(found: Sequence[Pair], score: Callable[[Record], float | None]) -> str:
-    before = _per_table(found, lambda pair: score(pair.before))
-    now = _per_table(found, lambda pair: score(pair.now))
+    before = per_table(found, lambda pair: score(pair.before))
+    now = per_table(found, lambda pair: score(pair.now))
     return f"{figure(fmean(before))} → {figure(fmean(now))}" if before and now else MISSING
 
 
@@ -179,14 +180,14 @@ def _extremes(found: Sequence[Pair]) -> str:
     grouped: dict[tuple[str, int], list[Pair]] = defaultdict(list)
     for pair in found:
         grouped[pair.table, pair.rows].append(pair)
-    logs = {key: _per_table(group, lambda p: p.log_ratio("crps")) for key, group in grouped.items()}
+    logs = {key: per_table(group, lambda p: p.log_ratio("crps")) for key, group in grouped.items()}
     ranked = sorted((key for key in logs if logs[key]), key=lambda key: -logs[key][0])
     shown = list(dict.fromkeys([*ranked[:LISTED], *ranked[-LISTED:]]))
     rows = []
     for table, size in shown:
         here = grouped[table, size]
         both = [_one_ratio(here, field) for field in ("crps", "rmse")]
-        nlpd = _per_table(here, lambda pair: pair.difference("nlpd_standardized"))
+        nlpd = per_table(here, lambda pair: pair.difference("nlpd_standardized"))
         cpu = _one_ratio(here, CPU)
         difference = f"{nlpd[0]:+.3f}" if nlpd else MISSING
         rows.append([table, f"{size:,}", str(len(here)), *both, difference, cpu])
@@ -194,5 +195,5 @@ def _extremes(found: Sequence[Pair]) -> str:
 
 
 def _one_ratio(found: Sequence[Pair], field: str) -> str:
-    logs = _per_table(found, lambda pair: pair.log_ratio(field))
+    logs = per_table(found, lambda pair: pair.log_ratio(field))
     return f"{math.exp(logs[0]):.3f}" if logs else MISSING

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from measurements.errors import CannotMeasureError
 
@@ -55,7 +56,16 @@ class Prediction:
 
 
 class Fitted(ABC):
-    """A fitted model."""
+    """A fitted model.
+
+    Attributes
+    ----------
+    has_std : bool
+        Whether it predicts a standard deviation; if not, that of its predictions is NaN and the
+        quantiles are all that it says of its uncertainty.
+    """
+
+    has_std: bool = True
 
     @abstractmethod
     def predict(self, X: Array) -> Prediction:
@@ -65,8 +75,16 @@ class Fitted(ABC):
         """Return the model's 95 % interval, shape (n, 2); None for the Gaussian's. Not timed."""
         return None
 
+    def quantiles(self, X: Array, levels: Array) -> Array:
+        """Return quantiles, shape (n, levels); by default the Gaussian's. Not timed."""
+        found = self.predict(X)
+        return found.mean[:, None] + found.std[:, None] * ndtri(np.asarray(levels))
+
     def own_scores(self, X: Array, y: Array) -> dict[str, float]:
-        """Return scores of the model's own distribution if it is not Gaussian. Not timed."""
+        """Return scores of the model's own distribution if it is not Gaussian. Not timed.
+
+        ``nlpd_own`` is that of a target of unit standard deviation in the training rows.
+        """
         return {}
 
     def facts(self) -> dict[str, Any]:

@@ -42,6 +42,9 @@ class Ours(Fitted):
     def interval(self, X: Array) -> Array:
         return self.model.predict_interval(X, level=LEVEL)
 
+    def quantiles(self, X: Array, levels: Array) -> Array:
+        return np.asarray(self.model.predict_quantiles(X, levels))
+
     def own_scores(self, X: Array, y: Array) -> dict[str, float]:
         """Return scores of the model's own density and distribution, target standardised."""
         nlpd = -float(np.mean(self.model.predict_logpdf(X, y)))
