@@ -18,6 +18,7 @@
 - ``python -m benchmarks.calibration``: one fit with three calibrations, on all seventeen tables.
 - ``python -m benchmarks.calibration_gpnn``: the rows the model is surest of, as in GPNN's paper.
 - ``python -m benchmarks.calibration_shift``: intervals after a shift from winter to summer.
+- ``python -m benchmarks.function_intervals``: intervals of a known function, without noise.
 - ``python -m benchmarks.loader_fuzz``: hostile model files, counted by what came of them.
 - ``python -m benchmarks.reader_fuzz``: the same for hostile tables of the command line.
 - ``python -m benchmarks.toy``: the paper's one-dimensional example over many seeds.

@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LAWS", "generate"]
+__all__ = ["LAWS", "friedman", "generate", "smooth"]
 
 Array = NDArray[np.float64]
 Random = np.random.Generator
@@ -36,15 +36,20 @@ Random = np.random.Generator
 ROWS = 10_000
 
 
-def _friedman(rng: Random) -> tuple[Array, Array]:
-    X = rng.uniform(size=(ROWS, 10))
+def friedman(X: Array) -> Array:
+    """Return Friedman's first function of the first five columns, without noise, shape (n,)."""
     wave = 10.0 * np.sin(np.pi * X[:, 0] * X[:, 1])
-    f = wave + 20.0 * (X[:, 2] - 0.5) ** 2 + 10.0 * X[:, 3] + 5.0 * X[:, 4]
-    return X, f + rng.normal(size=ROWS)
+    return wave + 20.0 * (X[:, 2] - 0.5) ** 2 + 10.0 * X[:, 3] + 5.0 * X[:, 4]
 
 
-def _smooth(X: Array) -> Array:
+def smooth(X: Array) -> Array:
+    """Return the smooth function of the first four columns, without noise, shape (n,)."""
     return np.sin(2.0 * np.pi * X[:, 0]) + 4.0 * (X[:, 1] - 0.5) ** 2 + X[:, 2] * X[:, 3]
+
+
+def _friedman_with_noise(rng: Random) -> tuple[Array, Array]:
+    X = rng.uniform(size=(ROWS, 10))
+    return X, friedman(X) + rng.normal(size=ROWS)
 
 
 def _smooth_with(
@@ -52,14 +57,14 @@ def _smooth_with(
 ) -> Callable[[Random], tuple[Array, Array]]:
     def law(rng: Random) -> tuple[Array, Array]:
         X = rng.uniform(size=(ROWS, 4))
-        return X, _smooth(X) + noise(X, rng)
+        return X, smooth(X) + noise(X, rng)
 
     return law
 
 
 #: Functions that draw a table, by its name.
 LAWS: Mapping[str, Callable[[Random], tuple[Array, Array]]] = {
-    "friedman": _friedman,
+    "friedman": _friedman_with_noise,
     "heteroscedastic": _smooth_with(lambda X, rng: (0.05 + 0.6 * X[:, 0]) * rng.normal(size=ROWS)),
     "heavy_tailed": _smooth_with(lambda X, rng: 0.2 * rng.standard_t(3, size=ROWS)),
     "skewed": _smooth_with(lambda X, rng: 0.3 * (rng.gamma(1.0, size=ROWS) - 1.0)),
@@ -73,7 +78,7 @@ def generate(name: str) -> tuple[Array, Array]:
     Examples
     --------
     >>> X, y = generate("noise_free")
-    >>> X.shape, bool(np.allclose(y, _smooth(X)))
+    >>> X.shape, bool(np.allclose(y, smooth(X)))
     ((10000, 4), True)
     """
     return LAWS[name](np.random.default_rng(zlib.crc32(name.encode())))

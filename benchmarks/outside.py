@@ -89,6 +89,8 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "no ends held out (sizes=())": {"sizes": ()},
     "one size, 1/6": {"sizes": (1 / 6,)},
     "one size, 1/3": {"sizes": (1 / 3,)},
+    "half_depth=0.02": {"half_depth": 0.02},
+    "half_depth=0.5": {"half_depth": 0.5},
     "columns=2": {"columns": 2},
     "expected_ends=0.5": {"expected_ends": 0.5},
     "expected_ends=8": {"expected_ends": 8.0},

@@ -46,6 +46,7 @@ MODULES = (
     "benchmarks.exact_scale",
     "benchmarks.exact_speed",
     "benchmarks.first_call",
+    "benchmarks.function_intervals",
     "benchmarks.groups",
     "benchmarks.kernel_search",
     "benchmarks.many_columns",

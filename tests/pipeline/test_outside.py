@@ -1,5 +1,6 @@
 """Rows outside the data: held-out ends by brute force, the law, coverage, interfaces."""
 
+import copy
 import json
 import pickle
 import warnings
@@ -101,14 +102,15 @@ def test_held_out_ends_equal_fits_without_their_rows(weighted):
     ends = list(ends_of(X, np.ones(2)))
     assert len(ends) == 8
     for end in ends:
-        got = hold_out(end, law.members, inverses, X, t, c, q)
+        got = hold_out(end, law.members, inverses, X, t, c, q, law.reach)
         out = end.rows
         rest = np.setdiff1d(np.arange(len(X)), out)
         nearest = X[out].copy()
         for j in range(2):
             distance = np.abs(X[out, j][:, None] - X[rest, j])
             nearest[:, j] = X[rest, j][distance.argmin(1)]
-        mean, held, excess, rho, each = 0.0, 0.0, 0.0, 0.0, []
+        delta, tau, step = steps_beyond(X[out], X[rest], nearest, law.reach.numpy())
+        mean, held, back, excess, rho, each = 0.0, 0.0, 0.0, 0.0, 0.0, []
         for member in law.members:
             kernel, parameters = member.posterior.kernel, member.posterior.parameters
             without = ExactPosterior(kernel, parameters, rows.subset(rest))
@@ -116,6 +118,7 @@ def test_held_out_ends_equal_fits_without_their_rows(weighted):
             each.append(without.mean(at).numpy())
             mean = mean + member.weight * each[-1]
             held = held + member.weight * without.mean(torch.as_tensor(nearest)).numpy()
+            back = back + member.weight * without.mean(torch.as_tensor(nearest - step)).numpy()
             more = np.maximum(member.scale * without.variance(at).numpy() - member.usual, 0.0)
             prior = kernel.diagonal(at, parameters[:-1]).numpy()
             excess = excess + member.weight * more
@@ -126,11 +129,28 @@ def test_held_out_ends_equal_fits_without_their_rows(weighted):
         close = {"rtol": 1e-5, "atol": 1e-6}
         np.testing.assert_allclose(got.mean, mean, **close)
         np.testing.assert_allclose(got.trends[0], held, **close)
-        np.testing.assert_allclose(got.trends[1], held + (X[out] - nearest) @ slopes, **close)
-        np.testing.assert_allclose(got.rho, rho, **close)
+        np.testing.assert_allclose(got.trends[1], held + delta @ slopes, **close)
+        secant = held + np.minimum(tau, 2.0) * (held - back)
+        np.testing.assert_allclose(got.trends[2], secant, **close)
+        np.testing.assert_allclose(got.way, 1.1 * rho / (rho + 0.1), **close)
         np.testing.assert_allclose(got.spread, excess + rho * between, **close)
         np.testing.assert_allclose(got.c, c[out] / c[out].sum())
         np.testing.assert_allclose(got.within, q[out] / c[out])
+
+
+def steps_beyond(X, seen, nearest, reach):
+    """The way from the nearest value in ``seen``, its length and one step, row by row."""
+    delta, tau, step = np.zeros(X.shape), np.zeros(len(X)), np.zeros(X.shape)
+    for i, x in enumerate(X):
+        for j in range(X.shape[1]):
+            low = seen[:, j].min() - 2.0 * reach[0, j]
+            high = seen[:, j].max() + 2.0 * reach[1, j]
+            delta[i, j] = min(max(x[j], low), high) - nearest[i, j]
+        sides = [reach[int(delta[i, j] > 0.0), j] for j in range(X.shape[1])]
+        tau[i] = max(abs(d) / r if r > 0.0 else 0.0 for d, r in zip(delta[i], sides, strict=True))
+        if tau[i] > 0.0:
+            step[i] = np.where(np.array(sides) > 0.0, delta[i], 0.0) / tau[i]
+    return delta, tau, step
 
 
 def test_linear_slopes_are_those_of_a_ridge_regression_also_for_many_columns():
@@ -167,12 +187,12 @@ def test_shares_and_factor_by_their_formulas():
         share,
         np.zeros(2),
         np.zeros(2),
-        [np.array([1.0, 3.0]), np.full(2, 9.0)],
+        [np.array([1.0, 3.0]), np.full(2, 9.0), np.full(2, -9.0)],
         np.ones(2),
         np.full(2, 2.0),
     )
-    np.testing.assert_allclose(trend_shares([end]), [0.25, 0.5, 0.25])  # held is exact
-    plain = np.array([1.0, 0.0, 0.0])
+    np.testing.assert_allclose(trend_shares([end]), [0.2, 0.4, 0.2, 0.2])  # held is exact
+    plain = np.array([1.0, 0.0, 0.0, 0.0])
     ratio = (0.25 * 1.0 + 0.75 * 9.0 - 0.5) / 2.0
     assert end.ratio(plain, 0.5) == pytest.approx(ratio)
     factor = added_factor([end, end], plain, 0.5, DEFAULTS.outside)
@@ -212,9 +232,12 @@ def test_mean_and_variance_by_their_formulas():
     before, disagreement = fit.mean.predict_with_disagreement(Z)
     nearest = nearest_seen(Z, law.seen)
     held = fit.mean.predict(nearest)
-    clamped = torch.maximum(torch.minimum(Z, law.limits[1]), law.limits[0])
-    linear = held + (clamped - nearest) @ law.slopes
-    t = [before, before + rho * (held - before), before + rho * (linear - before)]
+    seen, reach = law.seen.T.numpy(), law.reach.numpy()
+    delta, tau, step = map(torch.as_tensor, steps_beyond(Z.numpy(), seen, nearest.numpy(), reach))
+    linear = held + delta @ law.slopes
+    secant = held + tau.clamp(max=2.0) * (held - fit.mean.predict(nearest - step))
+    way = 1.1 * rho / (rho + 0.1)
+    t = [before, *(before + way * (trend - before) for trend in (held, linear, secant))]
     m = sum(share * each for share, each in zip(law.shares, t, strict=True))
     added = sum(w.weight * e for w, e in zip(law.members, excesses, strict=True))
     added = added + rho * disagreement.square()
@@ -224,10 +247,42 @@ def test_mean_and_variance_by_their_formulas():
     mean, latent, observed = fit.moments(Z)
     torch.testing.assert_close(mean, m)
     torch.testing.assert_close(fit.predict_mean(Z), m)
+    assert float(plain.variance.latent(Z).max()) < 1.0  # part 2 is not cut off
     torch.testing.assert_close(latent - plain.moments(Z)[1], law.factor * added)
     torch.testing.assert_close(observed - plain.moments(Z)[2], law.factor * added)
     assert law.shares.sum() == pytest.approx(1.0)
     assert (law.shares > 0.0).all()
+
+
+def test_members_that_do_not_tell_inside_from_outside_have_no_part_in_the_depth():
+    model = fitted()
+    law, Z = part(model).outside, inputs(model, FAR)
+    first, second = law.members[:2]
+    unable = replace(second, usual=1e9)  # above its prior variance: never outside
+    both = replace(law, members=[first, unable])
+    alone = replace(law, members=[replace(first, weight=1.0)])
+    torch.testing.assert_close(both.depth(Z)[0], alone.depth(Z)[0])
+    none = replace(law, members=[replace(first, usual=1e9), unable])
+    assert not bool(none.depth(Z)[0].any())
+
+
+def test_the_variance_of_part_2_is_at_most_that_of_the_target():
+    """A residual process with a huge prior variance and a long lengthscale must not explode."""
+    fit, Z = part(fitted()), inputs(fitted(), MIXED)
+    posterior, variance = fit.variance.posterior, copy.copy(fit.variance)
+    parameters = posterior.parameters.copy()
+    parameters[-2] += 12.0  # the output scale
+    variance.posterior = ExactPosterior(posterior.kernel, parameters, posterior.rows)
+    assert float(variance.latent(Z).max()) > 100.0
+    bounded, plain = replace(fit, variance=variance), replace(fit, variance=variance, outside=None)
+    assert (bounded.largest_latent, plain.largest_latent) == (1.0, np.inf)
+    mean, disagreement = fit.mean.predict_with_disagreement(Z)
+    added = fit.outside.moments(Z, mean, disagreement.square(), fit.mean.predict)[1]
+    _, latent, observed = bounded.moments(Z)
+    factor = fit.calibration.local.overall
+    assert float((latent - added).max()) <= 2.0 * factor
+    assert float(plain.moments(Z)[1].max()) > 20.0 * float((latent - added).max())
+    torch.testing.assert_close(bounded.covariance(Z).diagonal(), observed)
 
 
 def test_near_the_rows_nothing_changes():
@@ -295,11 +350,14 @@ def test_the_linear_trend_ends_at_twice_the_distance_over_which_it_was_tested():
     law, reached = part(model).outside, np.sort(x)
     reach = max(reached[round(100 / 3)] - reached[0], reached[-1] - reached[-round(100 / 3) - 1])
     scale, centre = x.std(), x.mean()
-    limits = law.limits[:, 0].numpy() * scale + centre
+    limits = torch.stack(
+        [law.seen[0, 0] - 2 * law.reach[0, 0], law.seen[0, -1] + 2 * law.reach[1, 0]]
+    )
+    limits = limits.numpy() * scale + centre
     assert limits[0] == pytest.approx(reached[0] - 2 * (reached[33] - reached[0]), abs=0.2)
     assert limits[1] == pytest.approx(reached[-1] + 2 * (reached[-1] - reached[-34]), abs=0.2)
     assert limits[1] < reached[-1] + 2.2 * reach
-    assert law.shares[2] > 0.5  # linear
+    assert law.shares[2:].sum() > 0.5  # linear and secant
     a, b, c, d = model.predict(np.array([[4.5], [6.5], [500.0], [5000.0]]))
     assert b > a + 0.5
     assert c == pytest.approx(d)
@@ -367,7 +425,7 @@ def test_other_fits_widen_outside_too(case):
     std = model.predict(MIXED, return_std=True)[1]
     assert std[:5].min() > 1.2 * std[5:].max()
     if case == "no ends":
-        np.testing.assert_array_equal(law.shares, [1.0, 0.0, 0.0])
+        np.testing.assert_array_equal(law.shares, [1.0, 0.0, 0.0, 0.0])
         assert (law.factor, law.n_ends) == (1.0, 0)
         np.testing.assert_allclose(mean, replace_outside(model).predict(FAR), rtol=1e-9)
 
@@ -484,8 +542,8 @@ def test_pickles_and_files_keep_it(tmp_path):
         ("Member", "weight", -0.1),
         ("Member", "scale", {"float": "nan"}),
         ("Member", "usual", {"float": "inf"}),
-        ("Outside", "slopes", "limits"),
-        ("Outside", "limits", "seen"),
+        ("Outside", "slopes", "reach"),
+        ("Outside", "reach", "seen"),
         ("Outside", "seen", "slopes"),
     ],
 )
@@ -521,8 +579,8 @@ def test_an_update_makes_the_surroundings_of_new_rows_supported(dtype):
     assert after.members[0].posterior.rows.X.dtype == torch.float64
     Z = inputs(model, new)
     torch.testing.assert_close(nearest_seen(Z, after.seen), Z)
-    assert bool((after.limits[1] >= Z.max(0).values).all())
-    assert bool((after.limits[0] == law.limits[0]).all())
+    assert bool((after.seen[:, -1] >= Z.max(0).values).all())
+    torch.testing.assert_close(after.reach, law.reach)
 
 
 def test_after_many_updates_there_are_as_many_rows_as_in_a_fit():

@@ -65,6 +65,7 @@ class Output(torch.nn.Module):
         self.local = parts.local if local_scale else None
         self.function = parts.function if local_scale else None
         self.noise, self.floor, self.factor = parts.noise, parts.floor, parts.factor
+        self.largest = parts.largest_latent
         self.y_mean, self.y_scale = parts.data.scaling.y_mean, parts.data.scaling.y_scale
 
     def forward(self, X: Tensor) -> Moments:
@@ -77,7 +78,8 @@ class Output(torch.nn.Module):
         else:
             assert isinstance(self.mean, StackModule)
             mean, steps = self.mean.with_steps(Z)
-            between, latent = steps.square().sum(-1), self.gp.variance(Z)
+            between = steps.square().sum(-1)
+            latent = self.gp.variance(Z).clamp(max=self.largest)
             g = self.local(Z, mean, latent + self.noise, between)
             noise, prior = (g * self.noise).clamp(min=self.floor), g * prior
             if self.function is None:

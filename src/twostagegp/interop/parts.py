@@ -251,6 +251,8 @@ class Parts:
         The factor as a function of x if it depends on x.
     function : FunctionModule or None
         Mean and covariance of the function, if they are not those of part 2.
+    largest_latent : float
+        Largest variance of part 2 without noise.
     standardise : Standardise
     data : Prepared
     width : int
@@ -267,6 +269,7 @@ class Parts:
     factor: float
     local: ScaleModule | None
     function: FunctionModule | None
+    largest_latent: float
     standardise: Standardise
     data: Prepared
     width: int
@@ -297,7 +300,19 @@ def _parts(estimator: BaseGPRegressor, data: Prepared, fit: Any) -> Parts:
     width = len(data.scaling.columns) + len(data.constant_columns)
     if isinstance(fit, SingleStageFit):
         return Parts(
-            gp, source, gp, fit.noise, 0.0, fit.factor, None, None, standardise, data, width, True
+            gp,
+            source,
+            gp,
+            fit.noise,
+            0.0,
+            fit.factor,
+            None,
+            None,
+            math.inf,
+            standardise,
+            data,
+            width,
+            True,
         )
     local = None
     calibration = fit.calibration
@@ -319,6 +334,7 @@ def _parts(estimator: BaseGPRegressor, data: Prepared, fit: Any) -> Parts:
         calibration.factor,
         local,
         function,
+        fit.largest_latent,
         standardise,
         data,
         width,

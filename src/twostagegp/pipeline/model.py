@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -68,6 +69,15 @@ class TwoStageFit:
     def searches(self) -> tuple[KernelSearch | None, KernelSearch | None]:
         """Kernel searches by the ratio test, of the mean and of the variance; None without one."""
         return self.mean.search, self.variance.search
+
+    @property
+    def largest_latent(self) -> float:
+        """Largest variance of part 2 without noise: that of the target, which is standardised.
+
+        Residuals between training rows may be explained by a process of any prior variance, and
+        far from the rows part 2 has all of it. There the uncertainty of the mean is added instead.
+        """
+        return math.inf if self.outside is None else 1.0
 
     def predict_mean(self, X: Tensor) -> Tensor:
         """Return the prediction of the stack, continued outside the data, shape (n,)."""
@@ -155,6 +165,9 @@ class TwoStageFit:
         by the levels of a column are part of g.
         """
         C = self.variance.latent_covariance(X)
+        root = (self.largest_latent / C.diagonal().clamp(min=torch.finfo(C.dtype).tiny)).sqrt()
+        root = root.clamp(max=1.0)
+        C = C * root[:, None] * root
         if self.calibration.local is None and self.calibration.levels is None:  # one factor
             C.mul_(self.calibration.factor).diagonal().add_(self.noise)
             return C
@@ -182,7 +195,7 @@ class TwoStageFit:
             factors = torch.full_like(latent, self.calibration.factor)
             return self.mean.predict(X), torch.zeros_like(latent), latent, factors
         mean, disagreement = self.mean.predict_with_disagreement(X)
-        latent = self.variance.latent(X)
+        latent = self.variance.latent(X).clamp(max=self.largest_latent)
         sigma2 = latent + self.variance.noise
         situation = Situation(_numbers(X), _numbers(mean), _numbers(sigma2), _numbers(disagreement))
         factors = self.calibration.local.factor(situation)

@@ -284,6 +284,8 @@ class OutsideSettings:
     members: int = 3
     #: Share of the held-out rows that are inside the data.
     usual_share: float = 0.99
+    #: Depth around which trends take over from the mean: far below it the mean is not continued.
+    half_depth: float = 0.1
     #: Columns of which ends are held out, fewest distinct values of such a column, and shares of
     #: the rows in an end.
     columns: int = 4

@@ -210,13 +210,13 @@ def check_stack(stack: Any) -> None:
 def check_outside(outside: Any) -> None:
     """Check that trends have one number per column, shares sum to one and the factor is finite."""
     d = outside.slopes.shape[0] if outside.slopes.ndim == 1 else -1
-    fine = outside.limits.shape == (2, d) and len(outside.members) >= 1
+    fine = outside.reach.shape == (2, d) and len(outside.members) >= 1
     fine = fine and outside.seen.ndim == 2 and outside.seen.shape[0] == d
     fine = fine and outside.seen.shape[1] >= 2 and outside.index.ndim == 1
     fine = fine and all(m.posterior.rows.X.shape[1] == d for m in outside.members)
     _require(fine, "what it knows about rows outside the data does not fit together")
     shares = outside.shares
-    fine = shares.shape == (3,) and bool((shares >= 0.0).all()) and abs(shares.sum() - 1.0) < 1e-6
+    fine = shares.shape == (4,) and bool((shares >= 0.0).all()) and abs(shares.sum() - 1.0) < 1e-6
     fine = fine and 0.0 <= outside.factor < math.inf and 0.0 <= outside.plain_factor < math.inf
     _require(fine, "shares or factor outside the data are not non-negative numbers")
 

@@ -16,19 +16,23 @@ the three parts. The **depth**
 
 .. math::
 
-    \rho(x) = \sum_j w_j \frac{e_j(x)}{s_j^2 k_j(x, x) - u_j} \in [0, 1] , \qquad
-    \sum_j w_j = 1 ,
+    \rho(x) = \frac{\sum_j w_j\, e_j(x) / (s_j^2 k_j(x, x) - u_j)}{\sum_j w_j} \in [0, 1] ,
 
-says how far x lies outside. ``return_support`` is :math:`1 - \rho`.
+with sums over the members for which :math:`s_j^2 k_j(x, x) > u_j` (the others do not distinguish
+inside and outside), says how far x lies outside. ``return_support`` is :math:`1 - \rho`.
 
-**Mean.** There are three ways to go on: the mean :math:`\hat m(x)` itself; *held*, the mean at x
-with every column moved to the nearest value that was seen; *linear*, the held mean and from there
-on a linear regression, for at most twice the distance over which it was tested. With
-:math:`t_l = \hat m + \rho\, (\text{trend}_l - \hat m)` and shares :math:`\theta_l` that sum to
-one,
+**Mean.** There are four ways to go on: the mean :math:`\hat m(x)` itself, and three trends
+(:func:`trends`). *Held* is the mean at :math:`\bar x`, which is x with every column moved to the
+nearest value that was seen. *Linear* goes on from there by a linear regression of all rows, and
+*secant* by the difference of the mean between :math:`\bar x` and one step back from it; both for
+at most twice the distance over which they were tested. The weight :math:`\omega` of the trends is
+zero inside and one far outside, and a half at the depth :math:`\rho_0 / (1 + 2 \rho_0)`. With
+shares :math:`\theta_l` that sum to one,
 
 .. math::
 
+    t_l(x) = \hat m(x) + \omega(x)\, (\text{trend}_l(x) - \hat m(x)) , \qquad
+    \omega(x) = \frac{(1 + \rho_0)\, \rho(x)}{\rho(x) + \rho_0} , \qquad
     m(x) = \sum_l \theta_l t_l(x) .
 
 **Variance.** With the disagreement d of the stack's members, the variance grows by
@@ -45,6 +49,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,7 +60,20 @@ from twostagegp.data.rows import Rows
 from twostagegp.engines.exact.engine import ExactPosterior
 from twostagegp.pipeline.settings import OutsideSettings
 
-__all__ = ["Continued", "Member", "Outside", "nearest_seen", "seen_values"]
+__all__ = [
+    "N_WAYS",
+    "Continued",
+    "Member",
+    "Outside",
+    "depth_of",
+    "nearest_seen",
+    "seen_values",
+    "trends",
+    "way_to_trends",
+]
+
+#: Ways to go on outside: the mean itself and three trends.
+N_WAYS = 4
 
 #: Smallest difference between the prior variance of a member and its usual variance.
 _TINY = 1e-12
@@ -127,7 +145,7 @@ class Continued:
     """The mean outside and what the variance grows by, at n rows.
 
     ``added`` is the sum of ``c * (excess + between)`` and the squares of ``steps``, whose rows
-    are :math:`\\sqrt{c\\, \\theta_l}\\, (t_l - m)`, shape (3, n).
+    are :math:`\\sqrt{c\\, \\theta_l}\\, (t_l - m)`, shape (4, n).
     """
 
     mean: Tensor
@@ -153,10 +171,10 @@ class Outside:
         Values of each column, sorted; a column of fewer values repeats its largest.
     slopes : Tensor of shape (d,)
         Coefficients of the linear trend.
-    limits : Tensor of shape (2, d)
-        Smallest and largest value of each column up to which the linear trend goes on.
-    shares : array of shape (3,)
-        Shares of the mean itself, the held and the linear trend.
+    reach : Tensor of shape (2, d)
+        How far below the smallest and above the largest value of each column trends were tested.
+    shares : array of shape (4,)
+        Shares of the mean itself, and of the trends held, linear and secant.
     factor : float
         Factor c of the added variance.
     plain_factor : float
@@ -170,7 +188,7 @@ class Outside:
     index: NDArray[np.int64]
     seen: Tensor
     slopes: Tensor
-    limits: Tensor
+    reach: Tensor
     shares: NDArray[np.float64]
     factor: float
     plain_factor: float
@@ -186,15 +204,12 @@ class Outside:
 
     def depth_of(self, excesses: list[Tensor], priors: list[Tensor]) -> Tensor:
         """Return the depth from excess and prior variance of every member."""
-        rho = torch.zeros_like(excesses[0])
-        for member, excess, prior in zip(self.members, excesses, priors, strict=True):
-            rho = rho + member.weight * excess / member.largest_excess(prior)
-        return rho.clamp(max=1.0)
+        return depth_of(self.members, excesses, priors)
 
     def in_double_precision(self) -> Outside:
         """Return the same numbers for inputs of double precision."""
-        seen, slopes, limits = (each.double() for each in (self.seen, self.slopes, self.limits))
-        return replace(self, seen=seen, slopes=slopes, limits=limits)
+        seen, slopes, reach = (each.double() for each in (self.seen, self.slopes, self.reach))
+        return replace(self, seen=seen, slopes=slopes, reach=reach)
 
     def continued(
         self,
@@ -218,13 +233,11 @@ class Outside:
             As returned by :meth:`depth`.
         """
         c, theta = self.factor, torch.as_tensor(self.shares).to(X)
-        steps = torch.stack([torch.zeros_like(mean)] * 3)
+        steps = torch.zeros(len(theta), *mean.shape).to(mean)
         if self.has_trends:
-            nearest = nearest_seen(X, self.seen)
-            held = predict(nearest)
-            beyond = X.clamp(self.limits[0], self.limits[1]) - nearest
-            linear = held + beyond @ self.slopes
-            steps = rho * torch.stack([steps[0], held - mean, linear - mean])
+            each = trends(X, self.seen, self.reach, self.slopes, predict)
+            way = way_to_trends(rho, self.settings.half_depth)
+            steps = way * torch.stack([steps[0], *(trend - mean for trend in each)])
         moved = torch.tensordot(theta, steps, 1)
         excess = sum(
             (m.weight * e for m, e in zip(self.members, excesses, strict=True)),
@@ -241,7 +254,7 @@ class Outside:
 
     def without_trends(self) -> Outside:
         """Return what is known for predictions whose mean is not continued."""
-        return replace(self, shares=np.array([1.0, 0.0, 0.0]), factor=self.plain_factor)
+        return replace(self, shares=np.eye(N_WAYS)[0], factor=self.plain_factor)
 
     def moments(
         self,
@@ -321,13 +334,75 @@ class Outside:
             members.append(Member.of(posterior, m.weight, share, m.scale))
         known = torch.cat([self.seen.T, rows.X[n_before:]])
         seen = seen_values(known, self.settings.seen_values)
-        limits = torch.stack(
-            [
-                torch.minimum(self.limits[0], seen[:, 0]),
-                torch.maximum(self.limits[1], seen[:, -1]),
-            ]
-        )
-        return replace(self, members=members, index=index, seen=seen, limits=limits)
+        return replace(self, members=members, index=index, seen=seen)
+
+
+def depth_of(members: list[Member], excesses: list[Tensor], priors: list[Tensor]) -> Tensor:
+    """Return the depth from excess and prior variance of every member, by the module's formula."""
+    rho, known = torch.zeros_like(excesses[0]), torch.zeros_like(excesses[0])
+    for member, excess, prior in zip(members, excesses, priors, strict=True):
+        largest = member.largest_excess(prior)
+        rho = rho + member.weight * excess / largest
+        known = known + member.weight * (largest > _TINY)
+    return (rho / known.clamp(min=_TINY)).clamp(max=1.0)
+
+
+def way_to_trends(rho: Any, half_depth: float) -> Any:
+    r"""Return :math:`\omega` of the module's formula for an array or Tensor of depths.
+
+    Examples
+    --------
+    >>> float(way_to_trends(1.0, 0.1)), round(float(way_to_trends(0.1 / 1.2, 0.1)), 3)
+    (1.0, 0.5)
+    """
+    return (1.0 + half_depth) * rho / (rho + half_depth)
+
+
+def trends(
+    X: Tensor,
+    seen: Tensor,
+    reach: Tensor,
+    slopes: Tensor,
+    predict: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Return the trends held, linear and secant, each of shape (...).
+
+    Let :math:`\bar x` be x with every column moved to the nearest value that was seen, and
+    :math:`\delta` the way from there to x, cut off at twice the ``reach`` r beyond the range of
+    each column. With :math:`\tau = \max_j |\delta_j| / r_j`,
+
+    .. math::
+
+        \text{held} = \hat m(\bar x), \quad
+        \text{linear} = \text{held} + \delta^\top b, \quad
+        \text{secant} = \text{held} + \min(\tau, 2)
+        \big( \hat m(\bar x) - \hat m(\bar x - \delta / \tau) \big) .
+
+    Parameters
+    ----------
+    X : Tensor of shape (..., d)
+    seen, reach, slopes
+        As in :class:`Outside`; b are the slopes.
+    predict : callable
+        The mean :math:`\hat m` at any rows.
+
+    Examples
+    --------
+    >>> x, seen = torch.tensor([[2.5]]), torch.tensor([[-1.0, 0.0, 1.0]])
+    >>> reach, slopes = torch.tensor([[1.0], [1.0]]), torch.tensor([0.5])
+    >>> [float(each) for each in trends(x, seen, reach, slopes, lambda Z: Z[:, 0] ** 2)]
+    [1.0, 1.75, 2.5]
+    """
+    nearest = nearest_seen(X, seen)
+    held = predict(nearest)
+    low, high = seen[:, 0] - 2.0 * reach[0], seen[:, -1] + 2.0 * reach[1]
+    delta = X.clamp(low, high) - nearest
+    r = torch.where(delta > 0.0, reach[1], reach[0])
+    tested = r > 0.0
+    tau = torch.where(tested, delta.abs() / r.clamp(min=_TINY), 0.0).amax(-1)
+    step = torch.where(tested, delta, 0.0) / tau.clamp(min=_TINY).unsqueeze(-1)
+    secant = held + tau.clamp(max=2.0) * (held - predict(nearest - step))
+    return held, held + delta @ slopes, secant
 
 
 def _root(values: Tensor) -> Tensor:

@@ -11,9 +11,10 @@ end is left out: the rows with the smallest or the largest values of a column. W
 and the member without B predicts any x as :math:`k_x^\top A_j \tilde t`, where :math:`\tilde t` is
 t with :math:`t_B` replaced by its held-out prediction. Nothing is factorised again.
 
-**Shares.** The shares :math:`\theta` of the three trends minimise the mean squared error over the K
-ends (:func:`twostagegp.numerics.stacking.simplex_weights`). As in Laplace's rule, one further end
-for each trend keeps every share positive: :math:`(K \theta_l + 1) / (K + 3)`.
+**Shares.** The shares :math:`\theta` of the four ways to go on minimise the mean squared error
+over the K ends (:func:`twostagegp.numerics.stacking.simplex_weights`). As in Laplace's rule, one
+further end for each way keeps every share positive: :math:`(K \theta_l + 1) / (K + 4)`. Without any
+end the mean is not continued.
 
 **Factor.** With the variance :math:`\sigma^2` inside the data and :math:`a_b`, the mean of the
 added variance of end b at c = 1,
@@ -42,7 +43,15 @@ from twostagegp.engines.exact.engine import ExactPosterior
 from twostagegp.numerics.linalg import cholesky_inverse
 from twostagegp.numerics.stacking import simplex_weights
 from twostagegp.pipeline.mean.stacked import StackedMean
-from twostagegp.pipeline.outside.law import Member, Outside, nearest_seen, seen_values
+from twostagegp.pipeline.outside.law import (
+    N_WAYS,
+    Member,
+    Outside,
+    depth_of,
+    seen_values,
+    trends,
+    way_to_trends,
+)
 from twostagegp.pipeline.settings import DEFAULTS, OutsideSettings
 
 __all__ = [
@@ -75,7 +84,8 @@ class HeldOutEnd:
     """Held-out predictions of the rows of one end.
 
     ``c`` are the weights of the rows, divided by their sum, and ``within`` the mean squares of the
-    copies of a row around their mean t.
+    copies of a row around their mean t. ``way`` is :math:`\\omega`, how far the mean is moved to
+    the trends.
     """
 
     t: Array
@@ -83,12 +93,12 @@ class HeldOutEnd:
     within: Array
     mean: Array
     trends: list[Array]
-    rho: Array
+    way: Array
     spread: Array
 
     def continuations(self) -> Array:
-        """Return the three continuations, shape (3, rows)."""
-        steps = [self.rho * (trend - self.mean) for trend in self.trends]
+        """Return the four continuations, shape (4, rows)."""
+        steps = [self.way * (trend - self.mean) for trend in self.trends]
         return np.stack([self.mean, *(self.mean + step for step in steps)])
 
     def ratio(self, theta: Array, variance: float) -> float:
@@ -132,19 +142,20 @@ def learn_outside(
     ends = list(ends_of(X, mean.relevance(X.shape[1]), settings))
     slopes = linear_slopes(X, t, c)
     inverses = [cholesky_inverse(member.posterior.L).cpu().numpy() for member in members]
-    tested = [hold_out(end, members, inverses, X, t, c, q) for end in ends]
+    seen = seen_values(rows.X, settings.seen_values)
+    reach = _reach(ends, X.shape[1])
+    tested = [hold_out(end, members, inverses, X, t, c, q, reach, settings) for end in ends]
     told = [test for test in tested if test.c @ test.spread > settings.least_added * variance]
     shares = trend_shares(told)
-    seen = seen_values(rows.X, settings.seen_values)
     return Outside(
         members,
         index,
         seen,
         torch.as_tensor(slopes).to(rows.X),
-        _limits(seen, ends),
+        reach.to(rows.X),
         shares,
         added_factor(told, shares, variance, settings),
-        added_factor(told, np.array([1.0, 0.0, 0.0]), variance, settings),
+        added_factor(told, np.eye(N_WAYS)[0], variance, settings),
         len(told),
         settings,
     )
@@ -207,48 +218,53 @@ def hold_out(
     t: Array,
     c: Array,
     q: Array,
+    reach: Tensor,
+    settings: OutsideSettings = DEFAULTS.outside,
 ) -> HeldOutEnd:
     """Return predictions of the rows of an end from all other rows."""
     out = end.rows
     rest = np.setdiff1d(np.arange(len(X)), out)
-    seen = seen_values(torch.as_tensor(X[rest]), len(rest))
-    moved = nearest_seen(torch.as_tensor(X[out]), seen)
-    slopes = linear_slopes(X[rest], t[rest], c[rest])
-    n = len(out)
-    mean, held, excess, rho, each = (np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n), [])
+    each, excesses, priors, solved = [], [], [], []
     for member, A in zip(members, inverses, strict=True):
         S = np.linalg.inv(A[np.ix_(out, out)])
         replaced = t.copy()
         replaced[out] -= S @ (A[out] @ t)
         rows = member.posterior.rows
-        moved_to = moved.to(rows.X)
-        cross = member.posterior.kernel.cross(moved_to, rows.X, member.posterior.parameters[:-1])
         noise = (member.posterior.noise + rows.extra[out].cpu().numpy()) / c[out]
-        latent = torch.as_tensor(np.diag(S) - noise)
-        prior = member.prior(rows.X[out]).cpu()
-        this = member.excess(latent).numpy()
         each.append(replaced[out])
-        mean += member.weight * replaced[out]
-        held += member.weight * (cross.cpu().numpy() @ (A @ replaced))
-        excess += member.weight * this
-        rho += member.weight * np.minimum(this / member.largest_excess(prior).numpy(), 1.0)
-    between = sum(
-        (m.weight * (one - mean) ** 2 for m, one in zip(members, each, strict=True)), np.zeros(n)
-    )
-    linear = held + (X[out] - moved.numpy()) @ slopes
-    share = c[out] / c[out].sum()
-    trends, spread = [held, linear], excess + rho * between
-    return HeldOutEnd(t[out], share, q[out] / c[out], mean, trends, rho, spread)
+        excesses.append(member.excess(torch.as_tensor(np.diag(S) - noise)))
+        priors.append(member.prior(rows.X[out]).cpu())
+        solved.append(torch.as_tensor(A @ replaced))
+
+    def predict(Z: Tensor) -> Tensor:
+        mean = torch.zeros(len(Z), dtype=torch.float64)
+        for member, alpha in zip(members, solved, strict=True):
+            p = member.posterior
+            cross = p.kernel.cross(Z.to(p.rows.X), p.rows.X, p.parameters[:-1])
+            mean += member.weight * (cross.cpu() @ alpha)
+        return mean
+
+    seen = seen_values(torch.as_tensor(X[rest]), len(rest))
+    slopes = torch.as_tensor(linear_slopes(X[rest], t[rest], c[rest]))
+    moved = trends(torch.as_tensor(X[out]), seen, reach, slopes, predict)
+    w = np.array([member.weight for member in members])
+    mean = w @ np.array(each)
+    between = w @ (np.array(each) - mean) ** 2
+    rho = depth_of(members, excesses, priors).numpy()
+    spread = w @ torch.stack(excesses).numpy() + rho * between
+    share, within = c[out] / c[out].sum(), q[out] / c[out]
+    way = way_to_trends(rho, settings.half_depth)
+    return HeldOutEnd(t[out], share, within, mean, [m.numpy() for m in moved], way, spread)
 
 
 def trend_shares(tested: list[HeldOutEnd]) -> Array:
-    """Return the shares of the three trends by the module's formula."""
+    """Return the shares of the four ways to go on by the module's formula."""
     K = len(tested)
     if K == 0:
-        return np.array([1.0, 0.0, 0.0])
+        return np.eye(N_WAYS)[0]
     E = np.vstack([(test.t - test.continuations()).T for test in tested])
     weight = np.concatenate([test.c for test in tested])
-    return np.asarray((K * simplex_weights(E, weight) + 1.0) / (K + 3.0))
+    return np.asarray((K * simplex_weights(E, weight) + 1.0) / (K + N_WAYS))
 
 
 def added_factor(
@@ -263,11 +279,10 @@ def added_factor(
     return float((known + roots.sum()) / (known + len(tested))) ** 2
 
 
-def _limits(seen: Tensor, ends: list[End]) -> Tensor:
-    """Return the range of each column, longer by twice the reach of its held-out ends."""
-    limits = torch.stack([seen[:, 0], seen[:, -1]])
-    low, high = torch.zeros_like(limits[0]), torch.zeros_like(limits[0])
+def _reach(ends: list[End], n_columns: int) -> Tensor:
+    """Return the largest reach of the held-out ends below and above each column, shape (2, d)."""
+    reach = torch.zeros(2, n_columns, dtype=torch.float64)
     for end in ends:
-        side = low if end.is_low else high
-        side[end.column] = max(float(side[end.column]), end.reach)
-    return torch.stack([limits[0] - 2.0 * low, limits[1] + 2.0 * high])
+        side = 0 if end.is_low else 1
+        reach[side, end.column] = max(float(reach[side, end.column]), end.reach)
+    return reach
