@@ -60,6 +60,7 @@ MODULES = (
     "benchmarks.scale",
     "benchmarks.small_tables",
     "benchmarks.toy",
+    "benchmarks.tail_defaults",
     "benchmarks.two_states_scores",
     "benchmarks.uci_large",
     "benchmarks.uci_small",

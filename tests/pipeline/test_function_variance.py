@@ -8,6 +8,7 @@ from twostagegp import TwoStageGPRegressor
 from twostagegp.engines.exact.engine import ExactPosterior
 from twostagegp.errors import InputError
 from twostagegp.pipeline.model import LARGEST_SHARE
+from twostagegp.pipeline.settings import ExactSettings, Settings
 
 
 def table(n=60, seed=0):
@@ -145,3 +146,32 @@ def test_a_factor_that_is_used_block_by_block_is_not_kept():
     assert np.isfinite(std).all()
     ridges = model.fitted_.fits[0].mean.leading_ridges(3)
     assert not any(ridge.keeps_factor for _, ridge in ridges)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_draws_of_a_function_without_noise_stay_near_it(dtype):
+    """Where rounding leaves no posterior variance, nothing is magnified."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1.0, 1.0, size=(40, 2))
+    for y in (X[:, 0], X.sum(1) ** 2, 1e3 * X[:, 0] + X[:, 1] ** 2):
+        model = TwoStageGPRegressor(mean=["rbf", "matern52"], dtype=dtype, random_state=0)
+        model.fit(X, y)
+        draws = model.sample_y(X, 200, joint=True, noise=False, random_state=0)
+        spread = draws.std(-1 if draws.shape[0] == len(X) else 0)
+        assert spread.max() < 0.1 * y.std()
+
+
+def test_large_ridges_are_not_factorised_for_every_prediction(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2.0, 2.0, size=(200, 1))
+    settings = Settings(exact=ExactSettings(blocked_rows=150))
+    model = TwoStageGPRegressor(mean="rbf", variance="rbf", random_state=0, settings=settings)
+    model.fit(X, np.sin(2.0 * X[:, 0]) + 0.1 * rng.normal(size=200))
+    calls = []
+    rebuild = ExactPosterior.rebuild_factor
+    monkeypatch.setattr(
+        ExactPosterior, "rebuild_factor", lambda self: (calls.append(1), rebuild(self))[1]
+    )
+    std = model.predict(X[:5], return_latent_std=True)[1]
+    assert not calls
+    assert ((std > 0.0) & (std < 0.3)).all()

@@ -258,6 +258,8 @@ def test_members_that_do_not_tell_inside_from_outside_have_no_part_in_the_depth(
     model = fitted()
     law, Z = part(model).outside, inputs(model, FAR)
     first, second = law.members[:2]
+    prior = float(second.scale * second.prior(Z)[0])
+    assert not bool(replace(second, usual=0.9995 * prior).largest_excess(second.prior(Z)).any())
     unable = replace(second, usual=1e9)  # above its prior variance: never outside
     both = replace(law, members=[first, unable])
     alone = replace(law, members=[replace(first, weight=1.0)])
@@ -276,6 +278,11 @@ def test_the_variance_of_part_2_is_at_most_that_of_the_target():
     assert float(variance.latent(Z).max()) > 100.0
     bounded, plain = replace(fit, variance=variance), replace(fit, variance=variance, outside=None)
     assert (bounded.largest_latent, plain.largest_latent) == (1.0, np.inf)
+    held = fit.variance.heldout_variance.copy()
+    held[3] = 7.0 + variance.noise
+    variance_known = copy.copy(variance)
+    variance_known.heldout_variance = held
+    assert replace(fit, variance=variance_known).largest_latent == pytest.approx(7.0)
     mean, disagreement = fit.mean.predict_with_disagreement(Z)
     added = fit.outside.moments(Z, mean, disagreement.square(), fit.mean.predict)[1]
     _, latent, observed = bounded.moments(Z)
@@ -283,6 +290,39 @@ def test_the_variance_of_part_2_is_at_most_that_of_the_target():
     assert float((latent - added).max()) <= 2.0 * factor
     assert float(plain.moments(Z)[1].max()) > 20.0 * float((latent - added).max())
     torch.testing.assert_close(bounded.covariance(Z).diagonal(), observed)
+
+
+@pytest.mark.parametrize("method", ["exact", "neighbors"])
+def test_a_small_cluster_of_training_rows_is_inside(method):
+    rng = np.random.default_rng(0)
+    X = np.vstack([rng.normal(size=(600, 2)), 0.3 * rng.normal(size=(20, 2)) + 9.0])
+    y = np.sin(X[:, 0]) + 0.5 * X[:, 1] + 0.05 * rng.normal(size=620)
+    settings = Settings(outside=OutsideSettings(rows=60), sample=SMALL_TREES)
+    model = quick(method=method, settings=settings).fit(X, y)
+    new = 0.3 * rng.normal(size=(50, 2)) + 9.0
+    assert support_of(model, new).mean() > 0.9
+    assert support_of(model, X).min() > 0.5
+    assert support_of(model, np.array([[4e3, -4e3]]))[0] < 0.01
+    law = part(model).outside
+    assert 60 < len(law.index) <= 120
+    few = replace(law, settings=OutsideSettings(rows=60, checked_rows=0))
+    rows = model.fitted_.data[0].rows
+    np.testing.assert_array_equal(few.knowing(rows).index, law.index)
+
+
+def test_updates_do_not_forget_distant_rows():
+    """In one update or two, rows that were just added are inside."""
+    rng = np.random.default_rng(1)
+    far, near = 0.2 * rng.normal(size=(8, 2)) + 9.0, rng.uniform(-2.0, 2.0, size=(150, 2))
+    settings = Settings(outside=OutsideSettings(rows=40))
+    f = lambda X: np.sin(2.0 * X[:, 0]) + 0.7 * X[:, 1]  # noqa: E731
+    for parts in ([np.vstack([far, near])], [far, near]):
+        model = quick(settings=settings).fit(*table(400))
+        for new in parts:
+            model.update(new, f(new) + 0.1 * rng.normal(size=len(new)))
+        assert len(part(model).outside.index) <= 120
+        assert support_of(model, far).min() > 0.5
+        assert model.predict(far, return_std=True)[1].max() < 1.0
 
 
 def test_near_the_rows_nothing_changes():
@@ -586,9 +626,10 @@ def test_an_update_makes_the_surroundings_of_new_rows_supported(dtype):
 def test_after_many_updates_there_are_as_many_rows_as_in_a_fit():
     settings = Settings(outside=OutsideSettings(rows=30, seen_values=50))
     model = quick(settings=settings).fit(*table())
-    model.update(*table(35, seed=3))
+    with pytest.warns(TwoStageGPWarning, match="refit is due"):
+        model.update(*table(70, seed=3))
     law = part(model).outside
-    assert len(law.index) == len(law.members[0].posterior.rows) == 30
+    assert 30 <= len(law.index) == len(law.members[0].posterior.rows) <= 60
     assert law.seen.shape == (2, 50)
     assert support_of(model, FAR)[4] == pytest.approx(0.0, abs=1e-6)
 

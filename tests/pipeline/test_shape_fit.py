@@ -105,7 +105,7 @@ class TestPredictiveStudent:
         rng = np.random.default_rng(n)
         z, weight = 3.0 * law(n, rng), rng.uniform(0.3, 2.0, size=n)
         t = predictive_student(z, weight)
-        expected, loss = closest_by_quadrature(z, weight, 0.4)
+        expected, loss = closest_by_quadrature(z, weight, 0.3)
         for level in (0.75, 0.9, 0.975, 0.995):
             quantile = expected.scale * stats.t.ppf(level, expected.degrees)
             assert t.scale * stats.t.ppf(level, t.degrees) == pytest.approx(quantile, rel=1e-3)
@@ -116,7 +116,7 @@ class TestPredictiveStudent:
 
     def test_the_power_of_the_likelihood_counts_rows(self):
         z = z_scores(heavy, 100)
-        half = predictive_student(z, np.ones(100), replace(SETTINGS, information=0.2))
+        half = predictive_student(z, np.ones(100), replace(SETTINGS, information=0.15))
         assert half == pytest.approx(predictive_student(z, np.full(100, 0.5)), rel=1e-9)
 
     def test_few_rows_have_heavier_tails_and_more_variance_than_many(self):
@@ -224,12 +224,12 @@ class TestShareOfT:
         w = _share_of_t(t, b, weight, SETTINGS)
 
         def objective(w):
-            return 0.4 * weight @ np.log(w * t + (1.0 - w) * b) + 3.0 * np.log(w)
+            return 0.3 * weight @ np.log(w * t + (1.0 - w) * b) + 3.0 * np.log(w)
 
         grid = np.linspace(1e-4, 1.0, 5000)
         assert objective(w) >= max(map(objective, grid)) - 1e-9
         rho = w * t / (w * t + (1.0 - w) * b)
-        step = (0.4 * weight @ rho + 3.0) / (0.4 * weight.sum() + 3.0)
+        step = (0.3 * weight @ rho + 3.0) / (0.3 * weight.sum() + 3.0)
         assert step == pytest.approx(w, abs=1e-9)
 
     def test_it_has_bounds(self):
@@ -237,7 +237,7 @@ class TestShareOfT:
         assert _share_of_t(one, none, n, SETTINGS) == 1.0
         assert _share_of_t(one, one, n, SETTINGS) == 1.0
         assert _share_of_t(none, none, n, SETTINGS) == 1.0  # nothing to learn from
-        assert _share_of_t(none, one, n, SETTINGS) == pytest.approx(3.0 / (0.4 * 50 + 3.0))
+        assert _share_of_t(none, one, n, SETTINGS) == pytest.approx(3.0 / (0.3 * 50 + 3.0))
         free = replace(SETTINGS, tail_rows=0.0)
         assert _share_of_t(none, one, n, free) < 1e-6
 
@@ -265,7 +265,7 @@ class TestLearnShape:
             q, h, p = empirical_body(z[~out], weight[~out])
             by_body[out] = stats.norm.pdf(z[out][:, None], q, h) @ p
         w = optimize.minimize_scalar(
-            lambda w: -0.4 * weight @ np.log(w * by_t + (1 - w) * by_body) - 3 * np.log(w),
+            lambda w: -0.3 * weight @ np.log(w * by_t + (1 - w) * by_body) - 3 * np.log(w),
             bounds=(1e-6, 1.0),
             method="bounded",
             options={"xatol": 1e-9},
@@ -375,7 +375,7 @@ class TestLearnShape:
     def test_tails_reach_beyond_the_z_scores(self, law):
         z = z_scores(law, 300)
         found = learned(z)
-        assert found.shape.tail >= 3.0 / (0.4 * 300 + 3.0)
+        assert found.shape.tail >= 3.0 / (0.3 * 300 + 3.0)
         assert math.sqrt(found.moment) * found.shape.ppf(1.0 - 1e-4) > z.max()
         assert math.sqrt(found.moment) * found.shape.ppf(1e-4) < z.min()
 

@@ -293,11 +293,12 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
             Also return the standard deviation of the *noise* at X, which does not shrink with more
             rows. Squares add up: std² = latent_std² + noise_std².
         return_support : bool
-            Also return how well training rows support the prediction: 1 for a row that is as near
-            to training rows as they are to each other, down to 0 far away from all of them. It
-            depends on X and the lengthscales, not on the noise. Below 1, the mean is continued
-            outside the data and intervals are wider. It is 1 everywhere for models that do
-            nothing special there (``calibration=None`` or ``"scale"``).
+            Also return how well training rows support the prediction: 1 where the model knows the
+            function as well as at its training rows, down to 0 far away from all of them. It
+            depends on X and on the trained kernels. Below 1, intervals are wider, and the mean is
+            continued outside the data as far as held-out ends of the columns tell how. It is 1
+            everywhere for models without a kernel ridge in the mean, and with
+            ``calibration=None`` or ``"scale"``.
 
         Returns
         -------

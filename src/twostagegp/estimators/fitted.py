@@ -63,13 +63,13 @@ class TargetFit(Protocol):
         """Return the mean, shape (n,)."""
 
     def moments(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return mean, variance of the function and variance of an observation, each (n,)."""
+        """Return mean, latent variance of part 2 and variance of an observation, each (n,)."""
 
     def covariance(self, X: Tensor) -> Tensor:
         """Return the joint covariance of observations, shape (n, n)."""
 
-    def function_variance(self, X: Tensor) -> Tensor:
-        """Return the variance of the function around the mean, without noise, shape (n,)."""
+    def moments_of_function(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the same with the variance of the function around the mean, without noise."""
 
     def function_covariance(self, X: Tensor) -> Tensor:
         """Return the joint covariance of the function, shape (n, n)."""
@@ -214,9 +214,9 @@ class FittedRegression:
                 if not variance:
                     means[part, j] = y_mean + y_scale * _numpy(target.fit.predict_mean(Z))
                     continue
-                mean, latent, observed = (_numpy(moment) for moment in target.fit.moments(Z))
-                if function:
-                    latent = _numpy(target.fit.function_variance(Z))
+                fit = target.fit
+                moments = fit.moments_of_function(Z) if function else fit.moments(Z)
+                mean, latent, observed = (_numpy(moment) for moment in moments)
                 means[part, j] = y_mean + y_scale * mean
                 latents[part, j] = y_scale**2 * latent
                 observeds[part, j] = y_scale**2 * observed

@@ -321,8 +321,9 @@ class TwoStageGPRegressor(GPyTorchExports, BaseGPRegressor):
         if self.calibrate_by is None:
             return None
         names = seen_columns(self)
-        column = find_column(self.calibrate_by, names, hasattr(self, "feature_names_in_"))
-        return learn_levels(column, names, self.columns_, data, self._settings.levels.most)
+        named = hasattr(self, "feature_names_in_")
+        column = find_column(self.calibrate_by, names, named)
+        return learn_levels(column, names, self.columns_, data, self._settings.levels.most, named)
 
     def _fit_target(self, data: Prepared, seed: int) -> TwoStageFit:
         levels = self._levels(data)

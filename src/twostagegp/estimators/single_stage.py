@@ -65,9 +65,9 @@ class GaussianFit:
         C.diagonal().add_(self.noise)
         return C
 
-    def function_variance(self, X: Tensor) -> Tensor:
-        """Return the variance of the function, without noise, shape (n,)."""
-        return self.moments(X)[1]
+    def moments_of_function(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return mean, variance of the function and variance of an observation, each (n,)."""
+        return self.moments(X)
 
     def function_covariance(self, X: Tensor) -> Tensor:
         """Return the joint covariance of the function, shape (n, n)."""

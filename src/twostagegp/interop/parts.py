@@ -30,8 +30,8 @@ from twostagegp.interop.scale import ScaleModule
 from twostagegp.kernels.gpytorch import dense
 from twostagegp.pipeline.mean.models import ConstantMean, MeanModel, RidgeMean
 from twostagegp.pipeline.mean.stacked import StackedMean
-from twostagegp.pipeline.model import TwoStageFit
-from twostagegp.pipeline.outside.law import Outside
+from twostagegp.pipeline.model import TwoStageFit, above_rounding
+from twostagegp.pipeline.outside.law import Member, Outside
 from twostagegp.pipeline.variance import ConstantVariance, GPVariance
 
 __all__ = ["KernelPosterior", "Parts", "StackModule", "parts_of"]
@@ -191,7 +191,8 @@ class FunctionModule(torch.nn.Module):
             for (weight, _), member in zip(ridges, outside.members, strict=True)
         ]
         self.ridges = torch.nn.ModuleList(
-            KernelPosterior(exact_posterior(ridge), with_factor=True) for _, ridge in ridges
+            KernelPosterior(posterior_of(ridge, member), with_factor=True)
+            for (_, ridge), member in zip(ridges, outside.members, strict=True)
         )
         self.members = torch.nn.ModuleList(
             KernelPosterior(member.posterior, with_factor=True) for member in outside.members
@@ -216,18 +217,20 @@ class FunctionModule(torch.nn.Module):
         ``steps`` are those of the stack; the variance of the function is at least ``added`` and at
         most ``largest``.
         """
-        C = steps @ steps.mT
+        C, prior = steps @ steps.mT, torch.zeros_like(added)
         for scale, ridge in zip(self.scales, self.ridges, strict=True):
             assert isinstance(ridge, KernelPosterior)
             C = C + scale * ridge.covariance(Z)
-        own = C.diagonal(dim1=-2, dim2=-1).clamp(min=torch.finfo(C.dtype).tiny)
+            prior = prior + scale * torch.as_tensor(ridge.kernel(Z, diag=True))
+        own = above_rounding(C.diagonal(dim1=-2, dim2=-1), prior)
+        C = C.diagonal_scatter(own, dim1=-2, dim2=-1)
         root = (torch.minimum(torch.maximum(own, added), largest) / own).sqrt()
         return C * root.unsqueeze(-1) * root.unsqueeze(-2)
 
 
-def exact_posterior(ridge: RidgeMean) -> ExactPosterior:
-    """Return the exact posterior of a ridge with its factor."""
-    posterior = ridge.with_factor()
+def posterior_of(ridge: RidgeMean, member: Member) -> ExactPosterior:
+    """Return the posterior, with its factor, that tells the variance of the function."""
+    posterior = ridge.with_factor() if ridge.can_keep_factor else member.posterior
     assert isinstance(posterior, ExactPosterior)
     return posterior
 

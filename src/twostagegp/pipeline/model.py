@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from twostagegp.pipeline.outside.law import Member, Outside
 from twostagegp.pipeline.variance import ConstantVariance, GPVariance
 from twostagegp.search.kernel_search import KernelSearch
 
-__all__ = ["LARGEST_SHARE", "TwoStageFit"]
+__all__ = ["LARGEST_SHARE", "TwoStageFit", "above_rounding"]
 
 Array = NDArray[np.float64]
 
@@ -70,14 +71,18 @@ class TwoStageFit:
         """Kernel searches by the ratio test, of the mean and of the variance; None without one."""
         return self.mean.search, self.variance.search
 
-    @property
+    @cached_property
     def largest_latent(self) -> float:
-        """Largest variance of part 2 without noise: that of the target, which is standardised.
+        """Largest variance of part 2 without noise: at most that of the target, which is 1.
 
         Residuals between training rows may be explained by a process of any prior variance, and
         far from the rows part 2 has all of it. There the uncertainty of the mean is added instead.
+        If variances of held-out rows were larger, the largest of them is the limit.
         """
-        return math.inf if self.outside is None else 1.0
+        if self.outside is None:
+            return math.inf
+        held = np.asarray(self.variance.heldout_variance, dtype=np.float64)
+        return max(1.0, float(held.max()) - self.variance.noise)
 
     def predict_mean(self, X: Tensor) -> Tensor:
         """Return the prediction of the stack, continued outside the data, shape (n,)."""
@@ -87,7 +92,7 @@ class TwoStageFit:
         return self.outside.moments(X, mean, torch.zeros_like(mean), self.mean.predict)[0]
 
     def moments(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the mean, the variance of the function and that of an observation, each (n,)."""
+        """Return mean, latent variance of part 2 and variance of an observation, each (n,)."""
         mean, disagreement, latent, factors = self._scaled_parts(X)
         noise = (factors * self.variance.noise).clamp_(min=self.least_noise)
         latent = factors * latent
@@ -112,21 +117,23 @@ class TwoStageFit:
         at least what is added outside the data, and at most 99 % of the variance of an observation.
         Without these members (``calibration=None`` or ``"scale"``) it is that of part 2.
         """
+        return self.moments_of_function(X)[1]
+
+    def moments_of_function(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return mean, variance of the function and variance of an observation, each (n,)."""
         if self.outside is None:
-            return self.moments(X)[1]
+            return self.moments(X)
         mean, disagreement, latent, factors = self._scaled_parts(X)
         between = disagreement.square()
         noise = (factors * self.variance.noise).clamp_(min=self.least_noise)
-        _, added = self.outside.moments(X, mean, between, self.mean.predict)
+        mean, added = self.outside.moments(X, mean, between, self.mean.predict)
         within = sum(
-            (
-                weight * member.scale * ridge.variance(X)
-                for (weight, ridge), member in self._members(self.outside)
-            ),
+            (scale * part.variance(X) for scale, part in self._parts_of_function(self.outside)),
             torch.zeros_like(mean),
         )
-        largest = LARGEST_SHARE * (factors * latent + noise + added)
-        return torch.minimum(torch.maximum(within + between, added), largest)
+        observed = factors * latent + noise + added
+        function = torch.maximum(within + between, added)
+        return mean, torch.minimum(function, LARGEST_SHARE * observed), observed
 
     def function_covariance(self, X: Tensor) -> Tensor:
         r"""Return the joint covariance of the function, shape (n, n).
@@ -137,19 +144,25 @@ class TwoStageFit:
         """
         if self.outside is None:
             return self.covariance(X).diagonal_scatter(self.moments(X)[1])
-        C = X.new_zeros(len(X), len(X))
-        for (weight, ridge), member in self._members(self.outside):
-            C += weight * member.scale * ridge.covariance(X)
+        C, prior = X.new_zeros(len(X), len(X)), X.new_zeros(len(X))
+        for scale, part in self._parts_of_function(self.outside):
+            C += scale * part.covariance(X)
+            prior += scale * part.prior(X)
         C += self.mean.covariance_between(X)
-        size = (
-            self.function_variance(X) / C.diagonal().clamp(min=torch.finfo(C.dtype).tiny)
-        ).sqrt()
+        own = above_rounding(C.diagonal(), prior)
+        C.diagonal().copy_(own)
+        size = (self.function_variance(X) / own).sqrt()
         return C * size[:, None] * size
 
-    def _members(self, outside: Outside) -> Iterator[tuple[tuple[float, RidgeMean], Member]]:
-        """Return the leading ridges, on all rows, each with its weight and its member."""
+    def _parts_of_function(self, outside: Outside) -> Iterator[tuple[float, RidgeMean | Member]]:
+        """Return the leading ridges, on all rows, each with its weight times its scale.
+
+        A ridge whose factor would be made for every prediction is replaced by its member, which
+        knows fewer rows: its variance is larger.
+        """
         ridges = self.mean.leading_ridges(len(outside.members))
-        return zip(ridges, outside.members, strict=True)
+        for (weight, ridge), member in zip(ridges, outside.members, strict=True):
+            yield weight * member.scale, ridge if ridge.can_keep_factor else member
 
     def support(self, X: Tensor) -> Tensor:
         """Return one where training rows are near, down to zero where none is, shape (n,)."""
@@ -236,6 +249,11 @@ class TwoStageFit:
     def relevance(self, n_features: int) -> Array:
         """Return the inverse lengthscales of the mean's kernels, weighted as in the stack."""
         return self.mean.relevance(n_features)
+
+
+def above_rounding(variance: Tensor, prior: Tensor) -> Tensor:
+    """Return variances that are at least what rounding leaves of a prior variance."""
+    return torch.maximum(variance, 100.0 * torch.finfo(prior.dtype).eps * prior)
 
 
 def _numbers(values: Tensor) -> Array | Tensor:

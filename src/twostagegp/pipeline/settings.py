@@ -257,7 +257,7 @@ class ShapeSettings:
 
     #: Power of the likelihood of held-out z-scores: how many independent ones each is worth. Above
     #: zero.
-    information: float = 0.4
+    information: float = 0.3
     #: Bins of an empirical shape between its tails, and fewest rows of the last bin.
     bins: int = 100
     last_bin_rows: float = 3.0
@@ -282,6 +282,10 @@ class OutsideSettings:
     #: anywhere.
     rows: int = 300
     members: int = 3
+    #: Random training rows of which those deeper outside than ``least_depth`` are added to these,
+    #: until they are twice as many: small clusters of rows are inside.
+    checked_rows: int = 20_000
+    least_depth: float = 0.02
     #: Share of the held-out rows that are inside the data.
     usual_share: float = 0.99
     #: Depth around which trends take over from the mean: far below it the mean is not continued.

@@ -143,7 +143,12 @@ def find_column(column: Any, names: Sequence[str], named: bool) -> int:
 
 
 def learn_levels(
-    column: int, names: Sequence[str], encoder: TableEncoder | None, data: Prepared, most: int
+    column: int,
+    names: Sequence[str],
+    encoder: TableEncoder | None,
+    data: Prepared,
+    most: int,
+    named: bool = True,
 ) -> Levels:
     """Return the levels of a column in the training rows.
 
@@ -159,6 +164,8 @@ def learn_levels(
         The training rows.
     most : int
         Largest number of levels.
+    named : bool
+        Whether the columns have names of their own, as in a data frame.
     """
     rule = None if encoder is None else encoder.rules_[column]
     begin, width = column, 1
@@ -173,10 +180,18 @@ def learn_levels(
     if isinstance(rule, CategoryColumn):  # so that the level of the first column comes first
         codes = codes[::-1].copy()
     if len(codes) > most:
+        given, of_x = (
+            (repr(names[column]), f"X[{names[column]!r}]")
+            if named
+            else (
+                str(column),
+                f"X[:, {column}]",
+            )
+        )
         raise InputError(
-            f"calibrate_by={names[column]!r}: the column has {len(codes)} distinct values, but "
-            f"intervals are calibrated by at most {most} levels. Use a column of categories, or "
-            f"add one to X with a few bins of this one: pandas.qcut(X[{names[column]!r}], 5)."
+            f"calibrate_by={given}: the column has {len(codes)} distinct values, but intervals are "
+            f"calibrated by at most {most} levels. Use a column of categories, or add one to X "
+            f"with a few bins of this one: pandas.qcut({of_x}, 5, labels=False)."
         )
     values = np.zeros((len(codes), len(encoder.names) if encoder else len(names)))
     used = encoded[positions]

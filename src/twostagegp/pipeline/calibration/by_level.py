@@ -158,7 +158,7 @@ def fit_level_factors(
     rows: Array = np.bincount(of_row, weights=weight, minlength=L).astype(np.float64)
     used = rows > 0.0
     factor, own, s = np.ones(L), np.ones(L), 0.0
-    if used.sum() > 1 and (z != 0.0).any():
+    if used.sum() > 1 and (z[weight > 0.0] != 0.0).any():
         theta, K = log_variances(z, weight, of_row, L, groups, settings)
         V: Array = K / (settings.information * rows[used])
         factor[used], average, s = shrink(theta[used], V, settings)
@@ -212,7 +212,8 @@ def log_variances(
         error = max(error, float((np.bincount(both, weights=weight * (u - 1.0)) ** 2).sum()))
     slope = float(weight @ (u * nu / (nu + r))) / total
     K = max(error / freedom / slope**2, 2.0)
-    theta[used] += K / (2.0 * rows[used])
+    # An expansion for many rows; for a fraction of a row it means nothing.
+    theta[used] += np.minimum(K / (2.0 * rows[used]), 1.0)
     return theta, K
 
 

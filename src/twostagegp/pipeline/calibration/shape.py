@@ -149,7 +149,8 @@ class Shape:
     def _lower_quantiles(self, p: Array) -> Array:
         """Return quantiles at levels up to one half, by Newton's method between two bounds.
 
-        A step that leaves the bounds, which every evaluation narrows, is replaced by their middle.
+        A step that leaves the bounds, which every evaluation narrows, is replaced by their middle,
+        and so is a step after one that has not halved the error.
         """
         left, right = -2.0 * np.ones_like(p), np.full_like(p, float(self.widths.max()) + 10.0)
         while (above := self.cdf(left) > p).any():
@@ -157,17 +158,21 @@ class Shape:
         while (below := self.cdf(right) < p).any():
             right = np.where(below, 2.0 * right, right)
         z = 0.5 * (left + right)
-        for _ in range(80):
+        done, before = np.zeros(p.shape, dtype=bool), np.full_like(p, np.inf)
+        for _ in range(200):
             excess = self.cdf(z) - p
+            size = np.abs(excess)
+            done |= size <= 4.0 * np.finfo(float).eps * p
             above = excess > 0.0
             left, right = np.where(above, left, z), np.where(above, z, right)
             with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
                 step = z - excess / self._density(z)
-            inside = (step > left) & (step < right)
-            new = np.where(inside, step, 0.5 * (left + right))
+            newton = (step > left) & (step < right) & (size <= 0.5 * before)
+            new = np.where(newton, step, 0.5 * (left + right))
             settled = np.abs(new - z) <= 1e-14 * (1.0 + np.abs(z))
-            z = new
-            if settled.all():
+            z, before = np.where(done, z, new), size
+            done |= settled
+            if done.all():
                 break
         return z
 

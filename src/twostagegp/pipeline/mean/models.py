@@ -159,6 +159,15 @@ class RidgeMean:
         """Return the posterior covariance of the function, shape (n, n)."""
         return self.with_factor().covariance(X)
 
+    def prior(self, X: Tensor) -> Tensor:
+        """Return the prior variance of the function, shape (n,)."""
+        return self.kernel.diagonal(X, self.parameters[:-1])
+
+    @property
+    def can_keep_factor(self) -> bool:
+        """Whether variances need no new factorisation for each prediction."""
+        return not (isinstance(self.posterior, ExactPosterior) and self.posterior.is_large)
+
     def with_factor(self) -> Posterior:
         """Return the posterior with its factor, which is made for the first variance.
 

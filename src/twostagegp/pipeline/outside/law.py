@@ -75,7 +75,10 @@ __all__ = [
 #: Ways to go on outside: the mean itself and three trends.
 N_WAYS = 4
 
-#: Smallest difference between the prior variance of a member and its usual variance.
+#: Smallest difference between prior and usual variance, as a share of the prior variance, of a
+#: member that distinguishes inside and outside.
+_LEAST_ROOM = 1e-3
+#: Smallest divisor.
 _TINY = 1e-12
 
 
@@ -119,8 +122,13 @@ class Member:
         return (self.scale * variance - self.usual).clamp(min=0.0)
 
     def largest_excess(self, prior: Tensor) -> Tensor:
-        """Return the excess at rows of this prior variance without any row nearby."""
-        return (self.scale * prior - self.usual).clamp(min=_TINY)
+        """Return the excess at rows of this prior variance without any row nearby.
+
+        It is 0 for a member that does not distinguish inside and outside: its usual variance is
+        nearly the scaled prior variance.
+        """
+        room = self.scale * prior - self.usual
+        return torch.where(room > _LEAST_ROOM * self.scale * prior, room, torch.zeros_like(room))
 
     def variance(self, X: Tensor) -> Tensor:
         """Return the posterior variance of the function, shape (n,)."""
@@ -321,20 +329,42 @@ class Outside:
             All rows; those of the fit come first.
         n_before : int
             Number of distinct rows before. The members get the new rows, and if these are too
-            many, as many random rows as in a fit.
+            many, rows chosen as in a fit.
         """
-        index = np.concatenate([self.index, np.arange(n_before, len(rows))])
-        most = self.settings.rows
-        if len(index) > 2 * most:
-            index = np.sort(np.random.default_rng(len(rows)).permutation(len(rows))[:most])
-        some, share = rows.subset(index).in_double_precision(), self.settings.usual_share
-        members = []
-        for m in self.members:
-            posterior = ExactPosterior(m.posterior.kernel, m.posterior.parameters, some)
-            members.append(Member.of(posterior, m.weight, share, m.scale))
         known = torch.cat([self.seen.T, rows.X[n_before:]])
         seen = seen_values(known, self.settings.seen_values)
-        return replace(self, members=members, index=index, seen=seen)
+        index = np.concatenate([self.index, np.arange(n_before, len(rows))])
+        if len(index) <= 3 * self.settings.rows:
+            return replace(self.conditioned(rows, index), seen=seen)
+        drawn = np.random.default_rng(0).permutation(len(rows))[: self.settings.rows]
+        return replace(self.conditioned(rows, np.sort(drawn)).knowing(rows), seen=seen)
+
+    def conditioned(self, rows: Rows, index: NDArray[np.int64]) -> Outside:
+        """Return the same with members that are conditioned on rows of these numbers."""
+        some = rows.subset(index).in_double_precision()
+        members = [
+            replace(m, posterior=ExactPosterior(m.posterior.kernel, m.posterior.parameters, some))
+            for m in self.members
+        ]
+        return replace(self, members=members, index=index)
+
+    def knowing(self, rows: Rows) -> Outside:
+        """Return the same with members that know sparse regions of the training rows.
+
+        Some hundred random rows miss small clusters, whose rows would be outside. Training rows
+        that are, the farthest first, are added until none is left or there are twice as many.
+        """
+        law, most = self, 2 * self.settings.rows
+        order = np.random.default_rng(0).permutation(len(rows))[: self.settings.checked_rows]
+        while len(law.index) < most and len(order):
+            depth = law.depth(rows.subset(order).X)[0].cpu().numpy()
+            far = np.flatnonzero(depth > self.settings.least_depth)
+            first = far[np.argsort(-depth[far], kind="stable")][: most // 10]
+            added = order[first][: most - len(law.index)]
+            order = np.setdiff1d(order[far], added)  # more rows make no row more distant
+            if len(added):
+                law = law.conditioned(rows, np.union1d(law.index, added))
+        return law
 
 
 def depth_of(members: list[Member], excesses: list[Tensor], priors: list[Tensor]) -> Tensor:
@@ -342,8 +372,9 @@ def depth_of(members: list[Member], excesses: list[Tensor], priors: list[Tensor]
     rho, known = torch.zeros_like(excesses[0]), torch.zeros_like(excesses[0])
     for member, excess, prior in zip(members, excesses, priors, strict=True):
         largest = member.largest_excess(prior)
-        rho = rho + member.weight * excess / largest
-        known = known + member.weight * (largest > _TINY)
+        tells = largest > 0.0
+        rho = rho + torch.where(tells, member.weight * excess / largest.clamp(min=_TINY), 0.0)
+        known = known + member.weight * tells
     return (rho / known.clamp(min=_TINY)).clamp(max=1.0)
 
 
@@ -369,7 +400,8 @@ def trends(
 
     Let :math:`\bar x` be x with every column moved to the nearest value that was seen, and
     :math:`\delta` the way from there to x, cut off at twice the ``reach`` r beyond the range of
-    each column. With :math:`\tau = \max_j |\delta_j| / r_j`,
+    each column. Columns without a held-out end (:math:`r_j = 0`) are left out of
+    :math:`\tau = \max_j |\delta_j| / r_j` and of the step :math:`\delta / \tau`.
 
     .. math::
 

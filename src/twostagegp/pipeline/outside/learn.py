@@ -147,7 +147,7 @@ def learn_outside(
     tested = [hold_out(end, members, inverses, X, t, c, q, reach, settings) for end in ends]
     told = [test for test in tested if test.c @ test.spread > settings.least_added * variance]
     shares = trend_shares(told)
-    return Outside(
+    law = Outside(
         members,
         index,
         seen,
@@ -159,6 +159,7 @@ def learn_outside(
         len(told),
         settings,
     )
+    return law.knowing(rows)
 
 
 def ends_of(
