@@ -121,7 +121,7 @@ def test_held_out_ends_equal_fits_without_their_rows(weighted):
             back = back + member.weight * without.mean(torch.as_tensor(nearest - step)).numpy()
             more = np.maximum(member.scale * without.variance(at).numpy() - member.usual, 0.0)
             prior = kernel.diagonal(at, parameters[:-1]).numpy()
-            excess = excess + member.weight * more
+            excess = excess + member.weight * np.minimum(more, 4.0)
             rho = rho + member.weight * more / (member.scale * prior - member.usual)
         slopes = linear_slopes(X[rest], t[rest], c[rest])
         weights = [member.weight for member in law.members]
@@ -239,7 +239,7 @@ def test_mean_and_variance_by_their_formulas():
     way = 1.1 * rho / (rho + 0.1)
     t = [before, *(before + way * (trend - before) for trend in (held, linear, secant))]
     m = sum(share * each for share, each in zip(law.shares, t, strict=True))
-    added = sum(w.weight * e for w, e in zip(law.members, excesses, strict=True))
+    added = sum(w.weight * e.clamp(max=4.0) for w, e in zip(law.members, excesses, strict=True))
     added = added + rho * disagreement.square()
     added = added + sum(
         share * (each - m).square() for share, each in zip(law.shares, t, strict=True)
@@ -323,6 +323,15 @@ def test_updates_do_not_forget_distant_rows():
         assert len(part(model).outside.index) <= 120
         assert support_of(model, far).min() > 0.5
         assert model.predict(far, return_std=True)[1].max() < 1.0
+
+
+def test_the_added_variance_of_a_member_has_a_limit():
+    law, Z = part(fitted()).outside, inputs(fitted(), FAR)
+    huge = [replace(member, scale=1e6 * member.scale) for member in law.members]
+    law = replace(law, members=huge, shares=np.eye(4)[0])
+    mean = torch.zeros(len(Z), dtype=torch.float64)
+    added = law.moments(Z, mean, mean, lambda X: torch.zeros(len(X), dtype=torch.float64))[1]
+    torch.testing.assert_close(added, torch.full_like(added, 4.0 * law.factor))
 
 
 def test_near_the_rows_nothing_changes():

@@ -87,7 +87,7 @@ class TwoStageFit:
     def predict_mean(self, X: Tensor) -> Tensor:
         """Return the prediction of the stack, continued outside the data, shape (n,)."""
         mean = self.mean.predict(X)
-        if self.outside is None:
+        if self.outside is None or not self.outside.has_trends:
             return mean
         return self.outside.moments(X, mean, torch.zeros_like(mean), self.mean.predict)[0]
 

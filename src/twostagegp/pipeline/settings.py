@@ -290,6 +290,8 @@ class OutsideSettings:
     usual_share: float = 0.99
     #: Depth around which trends take over from the mean: far below it the mean is not continued.
     half_depth: float = 0.1
+    #: Largest excess of a member that enters the variance, in units of the target's variance.
+    largest_variance: float = 4.0
     #: Columns of which ends are held out, fewest distinct values of such a column, and shares of
     #: the rows in an end.
     columns: int = 4

@@ -39,8 +39,11 @@ shares :math:`\theta_l` that sum to one,
 
 .. math::
 
-    c\, \Big( \sum_j w_j e_j(x) + \rho(x)\, d^2(x) + \sum_l \theta_l (t_l(x) - m(x))^2 \Big) .
+    c\, \Big( \sum_j w_j \min(e_j(x), 4) + \rho(x)\, d^2(x)
+    + \sum_l \theta_l (t_l(x) - m(x))^2 \Big) .
 
+The bound 4 is in units of the target's variance: a kernel of large prior variance and long
+lengthscale explains the rows as well as one that is no larger than the target.
 :math:`\theta` and c are learned from held-out ends of the columns
 (:mod:`twostagegp.pipeline.outside.learn`).
 """
@@ -247,8 +250,9 @@ class Outside:
             way = way_to_trends(rho, self.settings.half_depth)
             steps = way * torch.stack([steps[0], *(trend - mean for trend in each)])
         moved = torch.tensordot(theta, steps, 1)
+        most = self.settings.largest_variance
         excess = sum(
-            (m.weight * e for m, e in zip(self.members, excesses, strict=True)),
+            (m.weight * e.clamp(max=most) for m, e in zip(self.members, excesses, strict=True)),
             torch.zeros_like(mean),
         )
         spread = c * (excess + rho * between)

@@ -252,7 +252,8 @@ def hold_out(
     mean = w @ np.array(each)
     between = w @ (np.array(each) - mean) ** 2
     rho = depth_of(members, excesses, priors).numpy()
-    spread = w @ torch.stack(excesses).numpy() + rho * between
+    excess = torch.stack(excesses).clamp(max=settings.largest_variance)
+    spread = w @ excess.numpy() + rho * between
     share, within = c[out] / c[out].sum(), q[out] / c[out]
     way = way_to_trends(rho, settings.half_depth)
     return HeldOutEnd(t[out], share, within, mean, [m.numpy() for m in moved], way, spread)
