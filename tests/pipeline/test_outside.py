@@ -106,9 +106,15 @@ def test_held_out_ends_equal_fits_without_their_rows(weighted):
         out = end.rows
         rest = np.setdiff1d(np.arange(len(X)), out)
         nearest = X[out].copy()
-        for j in range(2):
-            distance = np.abs(X[out, j][:, None] - X[rest, j])
-            nearest[:, j] = X[rest, j][distance.argmin(1)]
+        for i, j in np.ndindex(nearest.shape):
+            x, values = X[out[i], j], np.sort(X[rest, j])
+            width = 0.25 * (values[-1] - values[0])
+            if (
+                x < values[0]
+                or x > values[-1]
+                or np.diff(values)[np.searchsorted(values, x) - 1] > width
+            ):
+                nearest[i, j] = values[np.abs(values - x).argmin()]
         delta, tau, step = steps_beyond(X[out], X[rest], nearest, law.reach.numpy())
         mean, held, back, excess, rho, each = 0.0, 0.0, 0.0, 0.0, 0.0, []
         for member in law.members:
@@ -375,12 +381,15 @@ def test_the_covariance_has_the_variances_on_its_diagonal_and_is_positive():
 def test_nearest_seen_at_gaps_edges_and_ties():
     seen = torch.tensor([[0.0, 1.0, 4.0, 4.0], [2.0, 2.0, 2.0, 2.0]])
     X = torch.tensor([[-5.0, 9.0], [0.5, 2.0], [2.4, -1.0], [2.6, 2.1], [4.0, 0.0], [99.0, 3.0]])
-    expected = [0.0, 1.0, 1.0, 4.0, 4.0, 4.0]
+    expected = [0.0, 0.5, 1.0, 4.0, 4.0, 4.0]  # the gap from 0 to 1 is not wide
     got = nearest_seen(X, seen)
     assert got[:, 0].tolist() == expected
     assert got[:, 1].tolist() == [2.0] * 6
     batch = nearest_seen(X.reshape(2, 3, 2), seen)
     torch.testing.assert_close(batch, got.reshape(2, 3, 2))
+    X.requires_grad_()
+    nearest_seen(X, seen)[:, 0].sum().backward()
+    assert X.grad[:, 0].tolist() == [0.0, 1.0, 0.0, 0.0, 0.0, 0.0]
 
 
 def test_seen_values_are_sorted_distinct_and_not_too_many():

@@ -23,9 +23,10 @@ inside and outside), says how far x lies outside. ``return_support`` is :math:`1
 
 **Mean.** There are four ways to go on: the mean :math:`\hat m(x)` itself, and three trends
 (:func:`trends`). *Held* is the mean at :math:`\bar x`, which is x with every column moved to the
-nearest value that was seen. *Linear* goes on from there by a linear regression of all rows, and
-*secant* by the difference of the mean between :math:`\bar x` and one step back from it; both for
-at most twice the distance over which they were tested. The weight :math:`\omega` of the trends is
+nearest value that was seen, if it lies beyond the range of these or in a wide gap between them.
+*Linear* goes on from there by a linear regression of all rows, and *secant* by the difference of
+the mean between :math:`\bar x` and one step back from it; both for at most twice the distance over
+which they were tested. The weight :math:`\omega` of the trends is
 zero inside and one far outside, and a half at the depth :math:`\rho_0 / (1 + 2 \rho_0)`. With
 shares :math:`\theta_l` that sum to one,
 
@@ -83,6 +84,8 @@ N_WAYS = 4
 _LEAST_ROOM = 1e-3
 #: Smallest divisor.
 _TINY = 1e-12
+#: Width of a gap between values that is outside, as a share of the range of its column.
+_WIDE_GAP = 0.25
 
 
 @dataclass
@@ -402,7 +405,7 @@ def trends(
 ) -> tuple[Tensor, Tensor, Tensor]:
     r"""Return the trends held, linear and secant, each of shape (...).
 
-    Let :math:`\bar x` be x with every column moved to the nearest value that was seen, and
+    Let :math:`\bar x` be x moved to values that were seen (:func:`nearest_seen`), and
     :math:`\delta` the way from there to x, cut off at twice the ``reach`` r beyond the range of
     each column. Columns without a held-out end (:math:`r_j = 0`) are left out of
     :math:`\tau = \max_j |\delta_j| / r_j` and of the step :math:`\delta / \tau`.
@@ -475,7 +478,11 @@ def seen_values(X: Tensor, most: int) -> Tensor:
 
 
 def nearest_seen(X: Tensor, seen: Tensor) -> Tensor:
-    """Return X with every number replaced by the nearest value of its column.
+    """Return X with numbers outside of the values that were seen moved to the nearest of these.
+
+    Outside is what lies beyond the smallest and the largest value of a column, and in a gap wider
+    than a quarter of the distance between these. Other numbers stay, so that the result is
+    continuous except in the middle of such gaps.
 
     Parameters
     ----------
@@ -485,12 +492,15 @@ def nearest_seen(X: Tensor, seen: Tensor) -> Tensor:
 
     Examples
     --------
-    >>> seen = torch.tensor([[0.0, 1.0, 4.0]])
-    >>> nearest_seen(torch.tensor([[-2.0], [1.4], [9.0]]), seen)[:, 0]
-    tensor([0., 1., 4.])
+    >>> seen = torch.tensor([[0.0, 0.5, 1.0, 4.0]])
+    >>> nearest_seen(torch.tensor([[-2.0], [0.7], [1.4], [9.0]]), seen)[:, 0]
+    tensor([0.0000, 0.7000, 1.0000, 4.0000])
     """
     at = X.detach().reshape(-1, X.shape[-1]).T.contiguous()
     above = torch.searchsorted(seen, at).clamp(1, seen.shape[1] - 1)
     low, high = seen.gather(1, above - 1), seen.gather(1, above)
     nearest = torch.where(at - low < high - at, low, high)
-    return nearest.T.reshape(X.shape).contiguous()
+    first, last = seen[:, :1], seen[:, -1:]
+    outside = (at < first) | (at > last) | (high - low > _WIDE_GAP * (last - first))
+    moved = nearest.T.reshape(X.shape)
+    return torch.where(outside.T.reshape(X.shape), moved, X).contiguous()
