@@ -31,7 +31,7 @@ from twostagegp.kernels.gpytorch import dense
 from twostagegp.pipeline.mean.models import ConstantMean, MeanModel, RidgeMean
 from twostagegp.pipeline.mean.stacked import StackedMean
 from twostagegp.pipeline.model import TwoStageFit, above_rounding
-from twostagegp.pipeline.outside.law import Member, Outside
+from twostagegp.pipeline.outside.law import Member, Outside, depth_of
 from twostagegp.pipeline.variance import ConstantVariance, GPVariance
 
 __all__ = ["KernelPosterior", "Parts", "StackModule", "parts_of"]
@@ -207,7 +207,7 @@ class FunctionModule(torch.nn.Module):
             assert isinstance(module, KernelPosterior)
             excesses.append(member.excess(module.variance(Z)))
             priors.append(torch.as_tensor(module.kernel(Z, diag=True)))
-        rho = self.law.depth_of(excesses, priors)
+        rho = depth_of(self.law.members, excesses, priors)
         result = self.law.continued(Z, mean, between, stack, rho, excesses)
         return result.mean, result.added
 

@@ -109,17 +109,10 @@ class Member:
     usual: float
 
     @classmethod
-    def of(
-        cls,
-        posterior: ExactPosterior,
-        weight: float,
-        usual_share: float,
-        scale: float | None = None,
-    ) -> Member:
-        """Return the member with its scale, if it is not given, and usual variance."""
+    def of(cls, posterior: ExactPosterior, weight: float, usual_share: float) -> Member:
+        """Return the member with its scale and usual variance."""
         rows, held = posterior.rows, posterior.heldout()
-        if scale is None:
-            scale = float(rows.c @ (held.residual.square() / held.variance)) / rows.total
+        scale = float(rows.c @ (held.residual.square() / held.variance)) / rows.total
         latent = (held.variance - posterior.noise - rows.extra).clamp(min=0.0)
         return cls(posterior, weight, scale, scale * float(torch.quantile(latent, usual_share)))
 
@@ -214,11 +207,8 @@ class Outside:
         excesses = [member.excess(member.variance(X)) for member in self.members]
         if not any(bool(excess.any()) for excess in excesses):
             return X.new_zeros(len(X)), excesses
-        return self.depth_of(excesses, [member.prior(X) for member in self.members]), excesses
-
-    def depth_of(self, excesses: list[Tensor], priors: list[Tensor]) -> Tensor:
-        """Return the depth from excess and prior variance of every member."""
-        return depth_of(self.members, excesses, priors)
+        priors = [member.prior(X) for member in self.members]
+        return depth_of(self.members, excesses, priors), excesses
 
     def in_double_precision(self) -> Outside:
         """Return the same numbers for inputs of double precision."""
