@@ -23,6 +23,7 @@ Every fit runs with one thread. The data folder is named by ``TWOSTAGEGP_DATA``.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -172,6 +173,8 @@ def variant_scores(
             calibration="local",
             noise_floor=fit.noise_floor,
             levels=None,
+            reweight_values=False,
+            bounds=(-math.inf, math.inf),
             settings=changed_settings(variant.settings),
         )
         every = HeldRows.every(rows)

@@ -47,7 +47,7 @@ def predictive_scores(model: Any, X: Array, y: Array, y_train: Array) -> dict[st
             for level, interval in intervals.items()
         },
         "interval_width_95": metrics.interval_width(y, interval=intervals[0.95]),
-        "qice": metrics.qice(pit=model.predict_cdf(X, y)),
+        "qice": metrics.qice(pit=model.predict_pit(X, y)),
         "qice_floor": metrics.qice_floor(len(y)),
         "crps": metrics.crps_from_quantiles(y, model.predict_quantiles(X, FINE), FINE),
         "hc_rmse": metrics.hc_rmse(y, mean, std),

@@ -50,7 +50,7 @@ class Ours(Fitted):
         nlpd = -float(np.mean(self.model.predict_logpdf(X, y)))
         return {
             "nlpd_own": nlpd - float(np.log(self._y_scale)),
-            "qice_own": metrics.qice(pit=self.model.predict_cdf(X, y)),
+            "qice_own": metrics.qice(pit=self.model.predict_pit(X, y)),
         }
 
     def facts(self) -> dict[str, Any]:

@@ -41,6 +41,6 @@ def draw():
     tidy(three, "x", "y")
     three.set_title("3. Mean and calibrated 95 % interval", fontsize=10, color=INK)
 
-    plot_pit(four, model.predict_cdf(new, outcome))
+    plot_pit(four, model.predict_pit(new, outcome))
     four.set_title("4. Check of calibration on 2000 new rows", fontsize=10, color=INK)
     return figure

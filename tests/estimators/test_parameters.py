@@ -1,6 +1,7 @@
 """Constructor parameters: each has a constraint, and a wrong value is named with the choices."""
 
 import inspect
+import math
 import re
 
 import gpytorch.kernels as gk
@@ -59,6 +60,8 @@ WRONG = {
         "residuals": ["magic", None],
         "calibration": ["magic", False],
         "calibrate_by": [1.5, True, ["kind"]],
+        "reweight_values": ["yes", None, 1.5],
+        "bounds": [0.0, (0,), (1, 0), (1, 1), (None, "high"), (math.nan, 1), (True, None)],
         "n_neighbors": COUNTS,
     },
     ExactGPRegressor: {

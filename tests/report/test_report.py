@@ -20,6 +20,7 @@ from twostagegp import (
     metrics,
 )
 from twostagegp.errors import InputError
+from twostagegp.pipeline.calibration.law import Law
 from twostagegp.pipeline.calibration.shape import GAUSSIAN
 from twostagegp.plotting.slices import Answers, make_slices, shuffle_effects
 from twostagegp.report import write_report
@@ -373,12 +374,24 @@ def test_a_report_can_be_written_for_unusual_models_and_rows(tmp_path, model, n,
 
 def test_the_scatter_picture_shows_a_sample_of_many_rows():
     y = np.random.default_rng(0).normal(size=5000)
-    one = TargetPredictions("y", y, np.zeros(5000), np.ones(5000), GAUSSIAN)
+    one = TargetPredictions("y", y, np.zeros(5000), np.ones(5000), Law(GAUSSIAN))
     found = scatter(one, [str(i) for i in range(5000)])
     assert found["thinned"]
     assert len(found["points"]) == len(found["data"]["points"]) == 400
     inside = int((np.abs(y) <= 1.959964).sum())
     assert found["data"]["levels"][45]["inside"] == inside  # figures use every row
+
+
+def test_the_slider_has_the_ends_of_each_point_if_values_are_weighted():
+    y = np.round(np.random.default_rng(0).normal(size=300))
+    model = TwoStageGPRegressor.quick(random_state=0).fit(np.arange(300.0)[:, None], y)
+    law = model.fitted_.targets[0].law
+    assert law.values is not None
+    one = TargetPredictions("y", y, np.zeros(300), np.ones(300), law)
+    for row, level in zip(scatter(one, [""] * 300)["data"]["levels"], range(50, 100), strict=True):
+        interval = one.interval(level / 100.0)
+        np.testing.assert_allclose(row["low"], interval[:, 0], atol=1e-5)
+        np.testing.assert_allclose(row["high"], interval[:, 1], atol=1e-5)
 
 
 @pytest.mark.slow

@@ -102,7 +102,7 @@ def _part(model: Any, X: Any, y: Any) -> dict[str, Any]:
         "std": std,
         "ends": quantiles[:, :2],
         "quantiles": quantiles[:, 2 : 2 + len(five)],
-        "pit": model.predict_cdf(X, y),
+        "pit": model.predict_pit(X, y),
         "density": model.predict_logpdf(X, y),
         "crps": metrics.crps_from_quantiles(y, quantiles[:, 2 + len(five) :], _LEVELS),
     }

@@ -57,6 +57,11 @@ class Scaling:
     y_mean: float
     y_scale: float
 
+    def standardised_bounds(self, bounds: tuple[float, float]) -> tuple[float, float]:
+        """Return bounds of the target in standardised units."""
+        low, high = ((bound - self.y_mean) / self.y_scale for bound in bounds)
+        return low, high
+
     def inputs(self, X: Array) -> Array:
         """Return the columns in use, standardised, shape (n, d)."""
         with np.errstate(over="ignore"):

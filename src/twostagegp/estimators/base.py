@@ -34,6 +34,7 @@ from twostagegp.estimators.fit_report import FitReport
 from twostagegp.estimators.fitted import FittedRegression, FittedTarget
 from twostagegp.estimators.reporting import announce
 from twostagegp.estimators.validation import check_parameters, raised_noise_floor
+from twostagegp.pipeline.calibration.law import Laws
 from twostagegp.pipeline.settings import DEFAULTS, Settings
 from twostagegp.runtime.cores import use_cores
 from twostagegp.runtime.device import resolve_device
@@ -283,7 +284,8 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
             For a Dask array or data frame the results are lazy Dask arrays: docs/dask.md.
         return_std : bool
             Also return the standard deviation of an *observation* at X, noise included. It is the
-            standard deviation of the distribution behind quantiles, densities and samples.
+            standard deviation of the distribution behind quantiles, densities and samples, before
+            values of the target are weighted (docs/calibration.md).
         return_latent_std : bool
             Also return the standard deviation of the *function* at X, without noise: how far the
             true function may lie from the mean, since the data are few. It shrinks with more rows.
@@ -355,11 +357,25 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
 
     def predict_cdf(self, X: Any, y: ArrayLike) -> Array:
         """Return the probability that an observation at each row of X is at most y; shape of y."""
-        return prediction.of_z(self, X, y, lambda shape, z, sigma: shape.cdf(z))
+        return prediction.at_outcomes(self, X, y, Laws.cdf)
+
+    def predict_pit(self, X: Any, y: ArrayLike) -> Array:
+        """Return the probability integral transform of y at each row of X; shape of y.
+
+        If the distributions are right, these numbers are uniform between 0 and 1. It is
+        ``predict_cdf``, except where the target has levels, which have positive probabilities:
+        there it is a random number between the probabilities of values below y and of values up to
+        y, the same in every call.
+        """
+        return prediction.at_outcomes(self, X, y, Laws.pit)
 
     def predict_logpdf(self, X: Any, y: ArrayLike) -> Array:
-        """Return the log density of y at each row of X, in the user's units; shape of y."""
-        return prediction.of_z(self, X, y, lambda shape, z, sigma: shape.logpdf(z) - np.log(sigma))
+        """Return the log density of y at each row of X, in the user's units; shape of y.
+
+        For a value that is a level of the target (docs/calibration.md) it is the logarithm of its
+        probability.
+        """
+        return prediction.at_outcomes(self, X, y, Laws.logpdf)
 
     def sample_y(
         self,

@@ -29,6 +29,8 @@ class FitReport:
     device, dtype : str
     mean, variance, calibration : str
         The fitted parts in words.
+    target_values : str
+        Levels, weights and bounds of the target's values; empty if there are none.
     levels : list of dict or None
         With ``calibrate_by``: one row per level of the column, with its held-out rows, its factor
         of the variance with (factor) and without (own) shrinkage, and the coverage of the 95 %
@@ -85,6 +87,7 @@ class FitReport:
     mean: str = ""
     variance: str = ""
     calibration: str = ""
+    target_values: str = ""
     levels: list[dict[str, Any]] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     foretold_seconds: float | None = None
@@ -124,6 +127,8 @@ class FitReport:
             f"variance     {self.variance}",
             f"calibration  {self.calibration}",
         ]
+        if self.target_values:
+            lines.append(f"values       {self.target_values}")
         lines += [
             f"level        {each['level']}: factor {each['factor']:.2f}, without shrinkage "
             f"{each['own']:.2f}; {each['rows']:.6g} held-out rows, "

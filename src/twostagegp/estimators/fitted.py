@@ -21,6 +21,7 @@ from torch import Tensor
 from twostagegp.data.appending import AppendedRows
 from twostagegp.data.scaling import Prepared
 from twostagegp.pipeline.calibration.fit import Calibration
+from twostagegp.pipeline.calibration.law import Law
 from twostagegp.pipeline.calibration.shape import Shape
 from twostagegp.runtime.prediction_checks import require_finite
 from twostagegp.runtime.streaming import stream
@@ -109,6 +110,14 @@ class FittedTarget:
     data: Prepared
     fit: TargetFit
 
+    @property
+    def law(self) -> Law:
+        """Shape and weights of the values of an observation, in the user's units."""
+        calibration, scaling = self.fit.calibration, self.data.scaling
+        if calibration is None:
+            return Law(self.fit.shape)
+        return calibration.law(scaling.y_mean, scaling.y_scale)
+
     def standardized(self, X: Array) -> Tensor:
         """Return encoded inputs as the fit expects them: columns in use, standardised."""
         return torch.as_tensor(self.data.scaling.inputs(X)).to(self.data.rows.X)
@@ -156,6 +165,11 @@ class FittedRegression:
     def shapes(self) -> list[Shape]:
         """Distribution of Z in y = mean + sigma Z, of each target."""
         return [target.fit.shape for target in self.targets]
+
+    @property
+    def laws(self) -> list[Law]:
+        """Shape and weights of the values of each target, in the user's units."""
+        return [target.law for target in self.targets]
 
     def per_target(self, values: Sequence[Value]) -> Any:
         """Return the only value if y had shape (n,), the list of values otherwise."""

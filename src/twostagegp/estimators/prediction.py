@@ -2,7 +2,9 @@ r"""Answers from a fitted regressor: functions over ``model.fitted_``.
 
 Each target has a mean :math:`\mu`, a scale :math:`\sigma` and a shape, the distribution of Z in
 :math:`y = \mu + \sigma Z`. Standard deviations, intervals, quantiles, densities and samples are all
-those of this one distribution.
+those of this one distribution. If values of the target are weighted
+(:mod:`twostagegp.pipeline.calibration.value_weights`), intervals, quantiles, probabilities and
+independent or joint samples are reweighted; mean and standard deviation are not.
 
 Shapes of the results: if y had shape (n,), results have no axis for targets; if y had shape (n, p),
 that axis follows the rows, and only the two ends of an interval, the quantiles or the samples come
@@ -27,12 +29,14 @@ from twostagegp.data.columns.tables import new_inputs
 from twostagegp.errors import InputError, MemoryBudgetError
 from twostagegp.estimators import shortcuts
 from twostagegp.estimators.fitted import Moments
-from twostagegp.pipeline.calibration.shape import GAUSSIAN, Shape
+from twostagegp.pipeline.calibration.law import Law, Laws
+from twostagegp.pipeline.calibration.shape import GAUSSIAN
 from twostagegp.runtime.cores import use_cores
 from twostagegp.runtime.memory import available_bytes
 from twostagegp.runtime.threads import no_denormals
 
 __all__ = [
+    "at_outcomes",
     "check_covariance_size",
     "check_sample_size",
     "conformal_scores",
@@ -41,7 +45,6 @@ __all__ = [
     "interval",
     "mean_and_sigma",
     "moments",
-    "of_z",
     "predict",
     "quantiles",
     "samples",
@@ -207,7 +210,10 @@ def interval(model: Any, X: Any, level: float, method: str, noise: bool = True) 
         return summary(model, X, np.array([0.5 - level / 2.0, 0.5 + level / 2.0]))[2]
     mean, sigma = mean_and_sigma(model, X)
     half = sigma * conformal_scores(model, level)
-    return model.fitted_.without_axis(np.stack([mean - half, mean + half], axis=-1))
+    ends = np.stack([mean - half, mean + half], axis=-1)
+    for j, law in enumerate(model.fitted_.laws):
+        ends[:, j] = law.within_bounds(ends[:, j])
+    return model.fitted_.without_axis(ends)
 
 
 def conformal_scores(model: Any, level: float) -> list[float]:
@@ -239,22 +245,22 @@ def summary(model: Any, X: Any, levels: Array) -> tuple[Array, Array, Array]:
     mean, sigma = mean_and_sigma(model, X)
     fitted = model.fitted_
     std = sigma * [shape.std for shape in fitted.shapes]
-    z = np.stack([shape.ppf(levels) for shape in fitted.shapes])
-    made = mean[..., None] + sigma[..., None] * z
+    columns = zip(fitted.laws, mean.T, sigma.T, strict=True)
+    made = np.stack([law.at(m, s).quantiles(levels) for law, m, s in columns], axis=1)
     return fitted.without_axis(mean), fitted.without_axis(std), fitted.without_axis(made)
 
 
-def of_z(model: Any, X: Any, y: ArrayLike, of: Callable[[Shape, Array, Array], Array]) -> Array:
-    """Return ``of(shape, z, sigma)`` with z = (y - mean) / sigma, in the shape of y."""
+def at_outcomes(model: Any, X: Any, y: ArrayLike, of: Callable[[Laws, Array], Array]) -> Array:
+    """Return ``of(laws, y)`` with the distributions of each target, in the shape of y."""
     mean, sigma = mean_and_sigma(model, X)
     fitted = model.fitted_
     y = np.asarray(y, dtype=np.float64)
     expected = fitted.without_axis(mean).shape
     if y.shape != expected:
         raise InputError(f"y has shape {y.shape}, the prediction for X {expected}.")
-    z = (y.reshape(mean.shape) - mean) / sigma
-    columns = zip(fitted.shapes, z.T, sigma.T, strict=True)
-    return fitted.without_axis(np.stack([of(*column) for column in columns], axis=1))
+    columns = zip(fitted.laws, mean.T, sigma.T, y.reshape(mean.shape).T, strict=True)
+    made = [of(law.at(m, s), outcome) for law, m, s, outcome in columns]
+    return fitted.without_axis(np.stack(made, axis=1))
 
 
 def samples(
@@ -268,31 +274,32 @@ def samples(
     rng = check_random_state(random_state)
     rows = X.shape[0] if hasattr(X, "shape") else len(X)
     check_sample_size(rows, len(fitted.targets), n_samples)
-    shapes = fitted.shapes if noise else [GAUSSIAN] * len(fitted.targets)
+    laws = fitted.laws if noise else [Law(GAUSSIAN)] * len(fitted.targets)
     if not joint:
         mean, latent, observed = moments(model, X, function=not noise)
         assert latent is not None
         assert observed is not None
         sigma = np.sqrt(observed if noise else latent)
-        z = [shape.sample((len(mean), n_samples), rng) for shape in shapes]
-        return fitted.without_axis(mean[..., None] + sigma[..., None] * np.stack(z, axis=1))
+        columns = zip(laws, mean.T, sigma.T, strict=True)
+        draws = [law.at(m, s).samples(n_samples, rng) for law, m, s in columns]
+        return fitted.without_axis(np.stack(draws, axis=1))
     covs = covariances(model, X, noise)
     mean = moments(model, X, variance=False)[0]
-    columns = zip(mean.T, covs, shapes, strict=True)
-    made = [_joint_draws(m, C, shape, n_samples, rng) for m, C, shape in columns]
+    parts = zip(mean.T, covs, laws, strict=True)
+    made = [_joint_draws(m, C, law, n_samples, rng) for m, C, law in parts]
     return fitted.without_axis(np.stack(made, axis=1))
 
 
-def _joint_draws(mean: Array, cov: Array, shape: Shape, n_samples: int, rng: Any) -> Array:
-    """Return Gaussian draws whose margins are then given their shape; (n, n_samples)."""
+def _joint_draws(mean: Array, cov: Array, law: Law, n_samples: int, rng: Any) -> Array:
+    """Return Gaussian draws whose margins are then given their distribution; (n, n_samples)."""
     values, vectors = np.linalg.eigh(cov)
     root = vectors * np.sqrt(np.clip(values, 0.0, None))
     draws = root @ rng.standard_normal((len(mean), n_samples))
-    if shape.name == "gaussian":
+    if law.shape.name == "gaussian" and law.values is None:
         return mean[:, None] + draws
-    sigma = np.sqrt(np.diag(cov))[:, None]
-    levels = np.clip(ndtr(draws / sigma), 1e-12, 1.0 - 1e-12)
-    return mean[:, None] + sigma * shape.ppf(levels)
+    sigma = np.sqrt(np.diag(cov))
+    levels = np.clip(ndtr(draws / sigma[:, None]), 1e-12, 1.0 - 1e-12)
+    return law.at(mean, sigma).inverse_cdf(levels)
 
 
 def _lazy(

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from twostagegp.data.scaling import Prepared
 from twostagegp.pipeline.calibration.fit import Calibration, calibrate
+from twostagegp.pipeline.calibration.value_weights import bounds_alone
 from twostagegp.pipeline.mean.build import fit_mean
 from twostagegp.pipeline.mean.models import ConstantMean
 from twostagegp.pipeline.mean.stacked import StackedMean
@@ -110,7 +111,9 @@ def _constant_parts(data: Prepared, options: Options) -> TwoStageFit:
     noise = max(float(weight @ residuals**2 / weight.sum()), options.noise_floor)
     variance = ConstantVariance(noise, len(data.rows))
     note = "too few distinct rows, no column in use or a constant target"
-    calibration = Calibration("none", 1.0, residuals / np.sqrt(noise), weight, note=note)
+    values = bounds_alone(*data.scaling.standardised_bounds(options.bounds))
+    z = residuals / np.sqrt(noise)
+    calibration = Calibration("none", 1.0, z, weight, note=note, values=values)
     mean = StackedMean([model], np.ones(1), residuals)
     return TwoStageFit(mean, variance, calibration, {}, 0, options.noise_floor)
 

@@ -42,6 +42,7 @@ __all__ = [
     "SearchSettings",
     "Settings",
     "ShapeSettings",
+    "ValueSettings",
     "VarianceSettings",
 ]
 
@@ -275,6 +276,33 @@ class ShapeSettings:
 
 
 @dataclass(frozen=True)
+class ValueSettings:
+    """Part 3: weights of the target's values."""
+
+    #: Fewest held-out rows from which weights are learned, and most rows that are used.
+    fewest: int = 30
+    rows: int = 4000
+    #: A value is a level if it has this many rows and this share of them.
+    level_rows: int = 3
+    level_share: float = 0.01
+    #: If rows with other values have at most this share, and there are not more distinct values
+    #: than this, all values are levels.
+    rest_share: float = 0.05
+    most_levels: int = 150
+    #: Intervals between quantiles of the values that are no levels.
+    intervals: int = 10
+    #: Rows that the prior of an interval and of a level is worth.
+    interval_prior: float = 10.0
+    level_prior: float = 1.0
+    #: Zero is a bound if no value is beyond it although this many rows are expected there.
+    beyond_zero: float = 20.0
+    #: Folds by which CRPS decides, and its least gain: relative, and in standard errors.
+    folds: int = 5
+    least_gain: float = 0.001
+    errors: float = 1.0
+
+
+@dataclass(frozen=True)
 class OutsideSettings:
     """Rows outside the data: what is added to mean and variance there."""
 
@@ -388,6 +416,7 @@ class Settings:
     local_scale: LocalScaleSettings = field(default_factory=LocalScaleSettings)
     levels: LevelSettings = field(default_factory=LevelSettings)
     shape: ShapeSettings = field(default_factory=ShapeSettings)
+    values: ValueSettings = field(default_factory=ValueSettings)
     #: Predictions outside the data.
     outside: OutsideSettings = field(default_factory=OutsideSettings)
     classes: ClassSettings = field(default_factory=ClassSettings)
@@ -439,7 +468,7 @@ class Options:
     """The options of a two-stage fit, one field per constructor parameter of the estimator.
 
     ``selection`` is split into ``mean_selection`` and ``variance_selection``; ``levels`` are those
-    of the column ``calibrate_by``.
+    of the column ``calibrate_by``, ``bounds`` are infinite where there are none.
     """
 
     kernels: Sequence[Any]
@@ -456,6 +485,8 @@ class Options:
     training: Training | None
     noise_floor: float
     levels: Levels | None = None
+    reweight_values: bool = True
+    bounds: tuple[float, float] = (-math.inf, math.inf)
     method: str = "exact"
     n_neighbors: int = 50
     factor_dtype: torch.dtype | None = None

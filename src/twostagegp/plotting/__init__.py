@@ -5,7 +5,7 @@
 - Is the whole distribution right? :func:`plot_pit`.
 - Do the intervals have their nominal coverage? :func:`plot_reliability`.
 
-The last two need only the probability integral transform, ``pit = model.predict_cdf(X_test,
+The last two need only the probability integral transform, ``pit = model.predict_pit(X_test,
 y_test)``, which is uniformly distributed for a calibrated model. Both show the band in which a
 calibrated model would lie on that number of test rows, so that chance is not mistaken for a fault.
 For classes there are :func:`plot_class_reliability`, :func:`plot_risk_coverage` and

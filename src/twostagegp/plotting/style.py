@@ -118,5 +118,5 @@ def pit_values(pit: ArrayLike) -> NDArray[np.float64]:
     """Return the PIT values, shape (n,); raise if one lies outside [0, 1]."""
     values = vector(pit, "pit")
     if not ((values >= 0.0) & (values <= 1.0)).all():
-        raise InputError("pit must lie between 0 and 1; use the values of predict_cdf.")
+        raise InputError("pit must lie between 0 and 1; use the values of predict_pit.")
     return values

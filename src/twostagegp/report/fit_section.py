@@ -67,6 +67,8 @@ def fit_sentences(report: Any, search: Iterable[dict[str, Any]]) -> list[str]:
     sentences.append(f"Variance of the predictions: {report.variance}.")
     if report.calibration != "none":
         sentences.append(f"Calibration on held-out training rows: {report.calibration}.")
+    if report.target_values:
+        sentences.append(f"Values of the target: {report.target_values}.")
     if math.isfinite(report.noise_std):
         sentences.append(
             f"Noise, the part that no model of these columns can predict: about ± "

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from twostagegp.data.checks import check_finite
 from twostagegp.errors import InputError
 from twostagegp.estimators.prediction import mean_and_sigma
-from twostagegp.pipeline.calibration.shape import Shape
+from twostagegp.pipeline.calibration.law import Law, Laws
 from twostagegp.plotting.slices.tables import as_given, model_frame
 
 __all__ = [
@@ -57,16 +57,13 @@ class TestRows:
 
 @dataclass(frozen=True)
 class TargetPredictions:
-    """Outcomes of one target and their predictive distribution, y = mean + sigma Z.
-
-    ``shape`` is the distribution of Z.
-    """
+    """Outcomes of one target and their predictive distributions."""
 
     name: str
     y: Array
     mean: Array
     sigma: Array
-    shape: Shape
+    law: Law
 
     @property
     def n(self) -> int:
@@ -74,7 +71,7 @@ class TargetPredictions:
 
     @property
     def std(self) -> Array:
-        return self.sigma * self.shape.std
+        return self.sigma * self.law.shape.std
 
     @property
     def z(self) -> Array:
@@ -82,24 +79,26 @@ class TargetPredictions:
 
     @property
     def pit(self) -> Array:
-        return np.clip(self.shape.cdf(self.z), 0.0, 1.0)
+        return np.clip(self.laws.pit(self.y), 0.0, 1.0)
 
     @property
     def residual(self) -> Array:
         return self.y - self.mean
 
-    def ends(self, level: float) -> tuple[float, float]:
-        """Return the ends of the central interval of Z."""
-        low, high = self.shape.ppf(np.array([0.5 - level / 2.0, 0.5 + level / 2.0]))
-        return float(low), float(high)
+    @property
+    def laws(self) -> Laws:
+        return self.law.at(self.mean, self.sigma)
+
+    def ends(self, level: float) -> Array:
+        """Return the ends of the central interval of Z, for targets without weighted values."""
+        return self.law.shape.ppf(np.array([0.5 - level / 2.0, 0.5 + level / 2.0]))
 
     def interval(self, level: float) -> Array:
-        low, high = self.ends(level)
-        return np.column_stack([self.mean + low * self.sigma, self.mean + high * self.sigma])
+        return self.laws.quantiles(np.array([0.5 - level / 2.0, 0.5 + level / 2.0]))
 
     def inside(self, level: float) -> NDArray[np.bool_]:
-        low, high = self.ends(level)
-        flags: NDArray[np.bool_] = (low <= self.z) & (self.z <= high)
+        low, high = self.interval(level).T
+        flags: NDArray[np.bool_] = (low <= self.y) & (self.y <= high)
         return flags
 
 
@@ -155,8 +154,8 @@ def predict_rows(model: Any, rows: TestRows) -> tuple[list[TargetPredictions], f
     seconds = time.perf_counter() - begin
     mean, sigma = (np.concatenate(column) for column in zip(*parts, strict=True))
     predicted = [
-        TargetPredictions(name, rows.y[:, j], mean[:, j], sigma[:, j], shape)
-        for j, (name, shape) in enumerate(zip(rows.targets, model.fitted_.shapes, strict=True))
+        TargetPredictions(name, rows.y[:, j], mean[:, j], sigma[:, j], law)
+        for j, (name, law) in enumerate(zip(rows.targets, model.fitted_.laws, strict=True))
     ]
     return predicted, seconds, list(dict.fromkeys(str(each.message) for each in caught))
 

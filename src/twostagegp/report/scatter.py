@@ -62,7 +62,7 @@ def scatter(target: TargetPredictions, labels: list[str], level: float = 0.95) -
         "left": _LEFT,
         "diagonal": (x.position(low), y.position(low), x.position(high), y.position(high)),
         "data": {
-            "levels": [_level_row(target, level / 100.0) for level in LEVELS],
+            "levels": [_level_row(target, level / 100.0, rows) for level in LEVELS],
             "points": [
                 [
                     labels[i],
@@ -79,20 +79,30 @@ def scatter(target: TargetPredictions, labels: list[str], level: float = 0.95) -
     }
 
 
-def _level_row(target: TargetPredictions, level: float) -> dict[str, Any]:
-    low, high = target.ends(level)
+def _level_row(target: TargetPredictions, level: float, rows: NDArray[np.int64]) -> dict[str, Any]:
+    """Return one position of the slider; ``low`` and ``high`` are the ends for each point.
+
+    If they are the same number of sigmas for all points, it is that number.
+    """
+    interval = target.interval(level)
+    low: float | list[float]
+    high: float | list[float]
+    if target.law.values is None:
+        low, high = (_six_digits(end) for end in target.ends(level))
+    else:
+        low, high = ([_six_digits(end) for end in ends] for ends in interval[rows].T)
     inside = int(target.inside(level).sum())
     allowed = chance_range(target.n, level)
     return {
         "level": round(100 * level),
-        "low": _six_digits(low),
-        "high": _six_digits(high),
+        "low": low,
+        "high": high,
         "inside": inside,
         "share": percent(inside / target.n, 1),
         "from": percent(allowed[0] / target.n, 1),
         "to": percent(allowed[1] / target.n, 1),
         "verdict": _verdict(inside, allowed),
-        "half": number(float(np.median(target.sigma)) * (high - low) / 2.0),
+        "half": number(float(np.median(interval[:, 1] - interval[:, 0])) / 2.0),
     }
 
 

@@ -243,6 +243,26 @@ def check_shape(shape: Any) -> None:
     _require(shape.name in known, f"a shape has the name {shape.name[:40]!r}")
 
 
+def check_value_weights(values: Any) -> None:
+    """Check that edges increase and that there is one log weight per interval and level."""
+    E, L = len(values.edges), len(values.levels)
+    parts = (values.edges, values.cells, values.log_between, values.log_at)
+    expected = ((E,), (L, 2), (E + 1,), (L,))
+    fine = all(
+        part.shape == shape and part.dtype == np.float64
+        for part, shape in zip(parts, expected, strict=True)
+    )
+    _require(fine, "the weights of the target's values differ in number")
+    fine = bool(np.isfinite(values.edges).all() and (np.diff(values.edges) > 0.0).all())
+    fine = fine and _are_positions(values.levels, E) and bool((np.diff(values.levels) > 0).all())
+    fine = fine and bool((values.cells[:, 0] < values.cells[:, 1]).all())
+    _require(fine, "edges or levels of the target's values do not increase")
+    fine = bool(np.isfinite(values.log_at).all() and (values.log_between < 700.0).all())
+    fine = fine and bool((values.log_at < 700.0).all() and np.isfinite(values.log_between).any())
+    fine = fine and values.low < values.high and 0.0 < values.unit < math.inf
+    _require(fine, "weights or bounds of the target's values are no numbers")
+
+
 def check_level_factors(by_level: Any) -> None:
     """Check that there is one positive factor per level, and a level for each held-out row."""
     levels = by_level.levels

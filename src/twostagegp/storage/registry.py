@@ -152,6 +152,7 @@ _ALL = (
     Part("pipeline.settings.OutsideSettings"),
     Part("pipeline.settings.SampleSettings"),
     Part("pipeline.settings.ShapeSettings"),
+    Part("pipeline.settings.ValueSettings"),
     Part("pipeline.settings.VarianceSettings"),
     Part("runtime.dask_cluster.DaskSettings"),
     Part("search.settings.SearchSettings"),
@@ -221,6 +222,7 @@ _ALL = (
     Part("pipeline.calibration.local_scale.ScaleRidge"),
     Part("pipeline.calibration.local_scale.ScaleTrees"),
     Part("pipeline.calibration.shape.Shape", check=checks.check_shape),
+    Part("pipeline.calibration.value_weights.ValueWeights", check=checks.check_value_weights),
     Part("pipeline.outside.law.Outside", check=checks.check_outside),
     Part("pipeline.outside.law.Member", check=checks.check_outside_member),
     # regressors of a single stage

@@ -15,6 +15,9 @@ Everything is learned from held-out residuals :math:`r_i` and held-out variances
 
   so that 95 % intervals contain 95 % of the held-out rows.
 
+With ``"local"``, values of the target are also weighted if that lowers held-out CRPS
+(:mod:`twostagegp.pipeline.calibration.value_weights`): levels, bounds and rare values.
+
 With ``calibrate_by``, variances also get a factor per level of a column
 (:mod:`twostagegp.pipeline.calibration.by_level`). It is learned after the local scale and before
 the shape, or before the factor c.
@@ -24,6 +27,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,12 +38,15 @@ from scipy.special import ndtr, ndtri
 from twostagegp.data.columns.levels import Levels
 from twostagegp.data.rows import Merged
 from twostagegp.pipeline.calibration.by_level import LevelFactors, fit_level_factors
+from twostagegp.pipeline.calibration.law import Law
 from twostagegp.pipeline.calibration.local_scale import LocalScale, Situation, fit_local_scale
 from twostagegp.pipeline.calibration.shape import GAUSSIAN, Shape
 from twostagegp.pipeline.calibration.shape_fit import learn_shape
+from twostagegp.pipeline.calibration.value_weights import ValueWeights, bounds_alone
+from twostagegp.pipeline.calibration.value_weights_fit import learn_value_weights
 from twostagegp.pipeline.held_rows import HeldRows
 from twostagegp.pipeline.mean.crossfit import assign_folds
-from twostagegp.pipeline.settings import DEFAULTS, Settings
+from twostagegp.pipeline.settings import DEFAULTS, Settings, ValueSettings
 
 if TYPE_CHECKING:
     from twostagegp.data.scaling import Prepared
@@ -54,6 +61,7 @@ __all__ = [
     "calibrate_scale",
     "rank_quantile",
     "scale_from_quantile",
+    "weigh_values",
 ]
 
 Array = NDArray[np.float64]
@@ -84,6 +92,8 @@ class Calibration:
         If the kind differs from the one asked for, the reason.
     levels : LevelFactors or None
         Factors of the variances by the levels of a column.
+    values : ValueWeights or None
+        Weights of the target's values, standardised.
     """
 
     kind: str
@@ -95,6 +105,7 @@ class Calibration:
     shape_scores: dict[str, float] = field(default_factory=dict)
     note: str = ""
     levels: LevelFactors | None = None
+    values: ValueWeights | None = None
 
     @property
     def heldout_factor(self) -> Array | float:
@@ -127,6 +138,18 @@ class Calibration:
     def c(self) -> float:
         """Constant of the log scale."""
         return math.log(self.factor) if self.local is None else self.local.combination.c
+
+    def law(self, shift: float, scale: float) -> Law:
+        """Return shape and weights of the values for ``shift + scale y``."""
+        law = self._laws.get((shift, scale))
+        if law is None:
+            values = None if self.values is None else self.values.in_units(shift, scale)
+            law = self._laws[shift, scale] = Law(self.shape, values)
+        return law
+
+    @cached_property
+    def _laws(self) -> dict[tuple[float, float], Law]:
+        return {}
 
     @property
     def label(self) -> str:
@@ -281,6 +304,64 @@ def calibrate(
     seed: int,
 ) -> Calibration:
     """Fit part 3 to the rows that were held out."""
+    calibration = _without_values(data, held_rows, mean, variance, options, seed)
+    bounds = data.scaling.standardised_bounds(options.bounds)
+    if calibration.local is None or not options.reweight_values:
+        return replace(calibration, values=bounds_alone(*bounds))
+    zero = -data.scaling.y_mean / data.scaling.y_scale
+    settings = options.settings.values
+    values = weigh_values(
+        held_rows.merged,
+        mean.heldout_residuals,
+        np.maximum(np.asarray(variance.heldout_variance, np.float64), options.noise_floor),
+        calibration,
+        bounds,
+        zero,
+        seed,
+        settings,
+    )
+    return replace(calibration, values=values)
+
+
+def weigh_values(
+    merged: Merged,
+    residuals: Array,
+    heldout_variance: Array,
+    calibration: Calibration,
+    bounds: tuple[float, float],
+    zero: float,
+    seed: int,
+    settings: ValueSettings,
+) -> ValueWeights | None:
+    """Return weights of the target's values, learned from the held-out rows; None without gain.
+
+    ``heldout_variance`` is that of part 2, of the distinct rows; ``bounds`` and ``zero``, the zero
+    of the user's units, are standardised.
+    """
+    folds = assign_folds(len(merged.c), settings.folds, np.random.default_rng(seed), merged.groups)
+    return learn_value_weights(
+        merged.y,
+        merged.y - residuals,
+        np.sqrt(heldout_variance[merged.inverse] * calibration.heldout_factor),
+        merged.weight,
+        folds[merged.inverse],
+        calibration.shape,
+        bounds,
+        zero,
+        seed,
+        settings,
+    )
+
+
+def _without_values(
+    data: Prepared,
+    held_rows: HeldRows,
+    mean: StackedMean,
+    variance: GPVariance,
+    options: Options,
+    seed: int,
+) -> Calibration:
+    """Fit scale and shape."""
     settings, merged = options.settings, held_rows.merged
     residuals = mean.heldout_residuals
     held = np.asarray(variance.heldout_variance, dtype=np.float64)

@@ -130,8 +130,14 @@ class Shape:
         """Quantiles by shape and bytes of the levels; pickles and files do not contain them."""
         return {}
 
+    @cached_property
+    def kept(self) -> dict[str, Any]:
+        """What others compute from the shape once; pickles and files do not contain it."""
+        return {}
+
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_known_quantiles"}
+        caches = ("_known_quantiles", "kept")
+        return {name: value for name, value in self.__dict__.items() if name not in caches}
 
     def _quantiles(self, p: Array) -> Array:
         """Return quantiles at levels between 0 and 1."""
@@ -166,7 +172,7 @@ class Shape:
             above = excess > 0.0
             left, right = np.where(above, left, z), np.where(above, z, right)
             with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-                step = z - excess / self._density(z)
+                step = z - excess / self.pdf(z)
             newton = (step > left) & (step < right) & (size <= 0.5 * before)
             new = np.where(newton, step, 0.5 * (left + right))
             settled = np.abs(new - z) <= 1e-14 * (1.0 + np.abs(z))
@@ -191,7 +197,7 @@ class Shape:
             )
         return draws
 
-    def _density(self, z: Array) -> Array:
+    def pdf(self, z: Array) -> Array:
         """Return the density at a few z; :meth:`logpdf` is exact far in the tails as well."""
         x = (z[..., None] - self.centres) / self.widths
         body = np.exp(-0.5 * x**2) @ (self.shares / self.widths) / math.sqrt(2.0 * math.pi)

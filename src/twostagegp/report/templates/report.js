@@ -19,21 +19,25 @@
     var level = data.levels[45];
     var picked = -1;
 
+    // An end is a number of standard deviations, or one value for each point.
+    function place(end, i) {
+      return Array.isArray(end) ? end[i] : data.points[i][2] + end * data.points[i][3];
+    }
     function show(index) {
       if (picked >= 0) { groups[picked].classList.remove("picked"); }
       picked = index;
       var p = data.points[index];
       groups[index].classList.add("picked");
       row.textContent = "Row " + p[0] + ": observed " + say(p[1]) + ", predicted " + say(p[2]) +
-        ", " + level.level + " % interval " + say((p[2] + level.low * p[3]).toPrecision(4)) +
-        " to " + say((p[2] + level.high * p[3]).toPrecision(4)) + ".";
+        ", " + level.level + " % interval " + say(place(level.low, index).toPrecision(4)) +
+        " to " + say(place(level.high, index).toPrecision(4)) + ".";
     }
     function move() {
       level = data.levels[Number(slider.value) - data.levels[0].level];
       groups.forEach(function (group, i) {
         var p = data.points[i];
-        var low = p[2] + level.low * p[3];
-        var high = p[2] + level.high * p[3];
+        var low = place(level.low, i);
+        var high = place(level.high, i);
         var line = group.querySelector("line");
         var kind = low <= p[1] && p[1] <= high ? "in" : "off";
         line.setAttribute("y1", (data.offset + data.slope * low).toFixed(1));
