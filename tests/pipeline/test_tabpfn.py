@@ -67,6 +67,7 @@ class TestWithoutThePackage:
             ({"members": 2.5}, r"members=2\.5"),
             ({"crossfit_folds": 1}, r"crossfit_folds=1\): use a whole number from 2"),
             ({"crossfit_folds": True}, "crossfit_folds=True"),
+            ({"device": "abacus"}, "device='abacus': use 'auto', 'cpu' or 'cuda'"),
         ],
     )
     def test_options_are_checked(self, options, text):

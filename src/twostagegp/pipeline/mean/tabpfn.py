@@ -17,7 +17,6 @@ from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import validation
@@ -25,6 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from twostagegp.errors import InputError
 from twostagegp.pipeline.mean.weights_file import WeightsFile, find_weights
+from twostagegp.runtime.device import resolve_device
 from twostagegp.runtime.optional import require
 
 __all__ = ["MOST_COLUMNS", "MOST_ROWS", "TabPFNMean"]
@@ -109,6 +109,7 @@ class TabPFNMean(RegressorMixin, BaseEstimator):
                 raise InputError(
                     f"TabPFNMean({name}={value!r}): use a whole number from {least} on."
                 )
+        resolve_device(self.device, 0)
         found = self._stored_weights() if stored else find_weights(self.weights)
         library()
         _LOG.info("TabPFN v2: %s", found.description)
@@ -178,12 +179,10 @@ class TabPFNMean(RegressorMixin, BaseEstimator):
     @cached_property
     def _regressor(self) -> Any:
         """The regressor of ``tabpfn``, made when it is first needed; pickles do not contain it."""
-        device = self.device
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = resolve_device(self.device, len(self.X_), batched=True)  # for any number of rows
         regressor = library()(
             model_path=str(self._stored_weights().path),
-            device=device,
+            device=str(device),
             n_estimators=self.members,
             random_state=self.seed_,
             n_jobs=1,
