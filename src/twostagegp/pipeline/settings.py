@@ -125,9 +125,6 @@ class MeanSettings:
     stack_ridge: float = 0.03
     #: Share of the stack below which TabPFN is left out: each of its predictions takes seconds.
     least_pretrained_share: float = 0.01
-    #: Factor of TabPFN's held-out residuals at least, by which they are reduced to those of a model
-    #: of all rows but one (``pipeline/mean/learning_curve.py``).
-    least_fold_error_ratio: float = 0.9
 
     def first_training(self, m: int, d: int, little_noise: bool = False) -> int:
         """Return the rows of the first training on m distinct rows, more than ``refit_rows``."""

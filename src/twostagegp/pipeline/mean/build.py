@@ -20,7 +20,6 @@ from twostagegp.errors import InputError, TwoStageGPError
 from twostagegp.kernels import KERNELS, Kernel, NamedKernel, kernel_list
 from twostagegp.numerics.stacking import crossfitted_residuals, simplex_weights
 from twostagegp.pipeline.mean.crossfit import RegressorMean
-from twostagegp.pipeline.mean.learning_curve import fold_error_ratio
 from twostagegp.pipeline.mean.models import ConstantMean, MeanModel, RidgeMean
 from twostagegp.pipeline.mean.penalty import tune_penalty
 from twostagegp.pipeline.mean.stacked import StackedMean
@@ -45,9 +44,7 @@ def fit_mean(data: Prepared, method: Method, options: Options, seed: int) -> Sta
     """Fit part 1: models, stack weights, and held-out residuals under weights of other folds."""
     builder = _MeanBuilder(data, method, options, seed)
     builder.prepare(options.mean)
-    models = builder.build(options.mean)
-    builder.to_all_rows(models)
-    models = method.prune(models)
+    models = method.prune(builder.build(options.mean))
     mean = _stacked(models, method, options)
     kept = _worth_their_seconds(mean, options.settings.mean.least_pretrained_share)
     if len(kept) < len(models):
@@ -96,7 +93,6 @@ class _MeanBuilder:
         self.searched: list[Candidate] = []
         self.search: KernelSearch | None = None
         self.notes: list[str] = []
-        self.folds_of_tabpfn: list[tuple[MeanModel, NDArray[np.int64]]] = []
 
     def prepare(self, mean: Any) -> None:
         """Check whether TabPFN can run if it is asked for, before anything is trained."""
@@ -133,22 +129,12 @@ class _MeanBuilder:
         kept = [member for member, problem in zip(members, problems, strict=True) if not problem]
         if kept:
             self.notes += [f"{problem}: it is left out." for problem in problems if problem]
-        return kept or list(members)  # the fit then says what is wrong
+        return kept or list(members)  # then regressor says what is wrong
 
     def stack(self) -> list[MeanModel]:
         ridges = self.ridges(self.kernels(self.options.kernels), single=False)
         further = [self.regressor(regressor) for regressor in self.method.further_members()]
         return [*ridges, *further, self.constant()]
-
-    def to_all_rows(self, models: Sequence[MeanModel]) -> None:
-        """Scale the held-out residuals of TabPFN to what leaving out one row would give."""
-        ridges = [model for model in models if isinstance(model, RidgeMean)]
-        held, least = self.method.held, self.options.settings.mean.least_fold_error_ratio
-        for model, folds in self.folds_of_tabpfn:
-            if held.is_all:
-                ratio = fold_error_ratio(ridges, self.method.engine, held.merged, folds, least)
-                _LOG.info("held-out residuals of TabPFN times %.3f, for all rows", ratio)
-                model.heldout_residuals = ratio * model.heldout_residuals
 
     def constant(self) -> MeanModel:
         model = ConstantMean(self.data.merged)
@@ -283,6 +269,10 @@ class _MeanBuilder:
 
     def regressor(self, regressor: Any) -> MeanModel:
         """Return a scikit-learn regressor with cross-fitted residuals."""
+        if isinstance(regressor, TabPFNMean):
+            d = self.data.rows.X.shape[1]
+            if problem := regressor.beyond_limits(self.data.n_rows, d):
+                raise InputError(f"{problem}; use another mean.")
         merged, plan = self.data.merged, self.method.crossfit_plan()
         if (most := getattr(regressor, "crossfit_folds", None)) is not None:
             plan = plan.with_folds(int(most))
@@ -305,8 +295,6 @@ class _MeanBuilder:
                 refit=plan.refit,
             )
         model.heldout_residuals = model.heldout_residuals[wanted]
-        if isinstance(regressor, TabPFNMean):
-            self.folds_of_tabpfn.append((model, plan.folds))
         advance("regressor", 1, self.data.n_rows)
         return model
 

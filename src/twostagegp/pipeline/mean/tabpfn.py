@@ -61,9 +61,9 @@ class TabPFNMean(RegressorMixin, BaseEstimator):
         Number of predictions that are averaged, each with columns and target transformed in
         another way; the time is proportional to it.
     crossfit_folds : int
-        Folds of the cross-fit at most, each of which costs one prediction of TabPFN. Its held-out
-        errors are scaled to those of a model of all rows but one, so that ten folds give hardly
-        another result than five (docs/any_regressor.md).
+        Folds of the cross-fit at most, each of which costs one prediction of TabPFN. With fewer
+        than ten it is fitted to fewer rows than the kernel ridges of a stack, and gets a smaller
+        share than it deserves (docs/any_regressor.md).
     random_state : int, optional
         Seed of the transformations; by default that of the model that this is the mean of.
 
@@ -89,7 +89,7 @@ class TabPFNMean(RegressorMixin, BaseEstimator):
         weights: str | os.PathLike[str] | None = None,
         device: str = "auto",
         members: int = 8,
-        crossfit_folds: int = 5,
+        crossfit_folds: int = 10,
         random_state: int | None = None,
     ) -> None:
         self.weights = None if weights is None else os.fspath(weights)  # a text can be saved
