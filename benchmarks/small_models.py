@@ -16,10 +16,12 @@ from benchmarks.peers import Model
 from benchmarks.peers.base import Array, Fitted
 from benchmarks.peers.encoding import Gaps, encoded
 
-__all__ = ["MODELS", "OURS", "SmallModel"]
+__all__ = ["MODELS", "OURS", "OURS_TABPFN", "TABPFN", "SmallModel"]
 
 #: Our default, by the name that it has in the other benchmarks.
 OURS = "ours_auto"
+#: Models that need the file of TabPFN's weights: the library itself, and our stack with it.
+TABPFN, OURS_TABPFN = "tabpfn", "ours_tabpfn"
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,9 @@ MODELS: Mapping[str, SmallModel] = {
         Model("100 trees", "quantile-forest", "quantile_trees:fit"),
         "median",
     ),
-    "tabpfn": SmallModel(
-        "TabPFN v2", Model("8 members, no fine-tuning", "tabpfn", "tabpfn_v2:fit")
+    TABPFN: SmallModel("TabPFN v2", Model("8 members, no fine-tuning", "tabpfn", "tabpfn_v2:fit")),
+    OURS_TABPFN: SmallModel(
+        "twostagegp with TabPFN v2",
+        Model('`mean=["stack", "tabpfn"]`', "twostagegp", "tabpfn_v2:fit_stack"),
     ),
 }

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.known_laws import LAWS
 from benchmarks.many_tables import TABLES
 from benchmarks.scores import COVERED
-from benchmarks.small_models import MODELS, OURS
+from benchmarks.small_models import MODELS, OURS, OURS_TABPFN, TABPFN
 from benchmarks.state_tables import Pair, difference, per_table, ratio
 from measurements.pages import NO_RECORDS, joined, scored, values
 from measurements.provenance import provenance
@@ -63,6 +63,7 @@ def report(records: list[Record]) -> str:
         "two of them, as a table without noise weighs much in a mean. *Wins*: tables with a lower "
         "CRPS of ours.",
         _comparison(_public(fine)),
+        *_with_tabpfn(_public(fine)),
         "## Coverage on generated tables",
         "As above, for the tables whose law is known.",
         _coverage(_generated(fine)),
@@ -96,14 +97,14 @@ def _table_means(records: Iterable[Record], field: str) -> dict[str, float]:
     return {table: fmean(numbers) for table, numbers in grouped.items()}
 
 
-def pairs(records: Iterable[Record], peer: str) -> list[Pair]:
+def pairs(records: Iterable[Record], peer: str, ours: str = OURS) -> list[Pair]:
     """Return ours and a peer's records of the same draws; ``now`` is ours."""
     found: dict[tuple[str, int, int], dict[str, Record]] = defaultdict(dict)
     for r in scored(records):
-        if r["model"] in (OURS, peer):
+        if r["model"] in (ours, peer):
             found[r["table"], r["rows"], r["draw"]][r["model"]] = r
     return [
-        Pair(before=both[peer], now=both[OURS])
+        Pair(before=both[peer], now=both[ours])
         for _, both in sorted(found.items())
         if len(both) == 2
     ]
@@ -196,16 +197,34 @@ def against(found: Sequence[Pair]) -> list[str]:
 
 
 def _comparison(records: Sequence[Record]) -> str:
+    found = _against(records, OURS, [m for m in _models(records) if m not in (OURS, OURS_TABPFN)])
+    return found or "No draw has fits of ours and of a library."
+
+
+def _with_tabpfn(records: Sequence[Record]) -> list[str]:
+    """Return the section on our stack with TabPFN as a member, if it was run."""
+    found = _against(records, OURS_TABPFN, [OURS, TABPFN])
+    if not found:
+        return []
+    text = (
+        '`mean=["stack", "tabpfn"]` against our default and against TabPFN itself, as above; below '
+        "1 the stack with TabPFN is better."
+    )
+    return ["## With TabPFN in the stack", text, found]
+
+
+def _against(records: Sequence[Record], ours: str, others: Sequence[str]) -> str:
+    """Return the table that compares a model of ours with others; empty without common draws."""
     header = ["rows", "library", "tables", "draws", "RMSE", "CRPS", "median", "wins"]
     header += ["NLPD", "median", "NLPD, own density", "interval score", "width", "CPU seconds"]
     lines = []
     for size in [*_sizes(records), None]:
-        for model in _models(records):
-            found = [p for p in pairs(records, model) if size in (None, p.rows)]
-            if model != OURS and found:
+        for model in others:
+            found = [p for p in pairs(records, model, ours) if size in (None, p.rows)]
+            if found:
                 rows = "all" if size is None else f"{size:,}"
                 lines.append([rows, MODELS[model].name, *against(found)])
-    return markdown_table(header, lines) if lines else "No draw has fits of ours and of a library."
+    return markdown_table(header, lines) if lines else ""
 
 
 def _by_table(records: Sequence[Record]) -> str:

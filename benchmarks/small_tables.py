@@ -10,11 +10,11 @@ again, and their figures stay.
 
     python -m benchmarks.small_tables --python .venv-peers/bin/python
     python -m benchmarks.small_tables --models ours_auto --draws 3
-    python -m benchmarks.small_tables --models tabpfn --tabpfn-weights FILE --device cuda
+    python -m benchmarks.small_tables --models ours_tabpfn --tabpfn-weights FILE --device cuda
     python -m benchmarks.small_tables --table-only
 
 The data folder is named by ``TWOSTAGEGP_DATA``. The weights of TabPFN v2 are those of its regressor
-(``tabpfn-v2-regressor*.ckpt``); without the file it is left out.
+(``tabpfn-v2-regressor*.ckpt``); without the file it and our stack with it are left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from benchmarks.many_tables import TABLES, draw, load, n_rows
 from benchmarks.peers.run import DIVERGED, has_diverged
 from benchmarks.peers.tabpfn_v2 import DEVICE_VARIABLE, WEIGHTS_VARIABLE
 from benchmarks.scores import quantile_scores
-from benchmarks.small_models import MODELS, OURS
+from benchmarks.small_models import MODELS, OURS, OURS_TABPFN, TABPFN
 from benchmarks.small_pages import picture, report
 from measurements.arguments import names, numbers, positive
 from measurements.processes import Limits, Processes
@@ -54,7 +54,7 @@ TEST_ROWS = 1000
 #: A table is left out of a size if fewer other rows are left: birthwt has 189 rows in all.
 MIN_TEST_ROWS = 120
 ALL_TABLES = (*TABLES, *LAWS)
-TABPFN = "tabpfn"
+NEED_WEIGHTS = (TABPFN, OURS_TABPFN)
 #: A quick run: tables that need no data folder, and a peer that is always installed.
 QUICK_TABLES, QUICK_SIZES, QUICK_MODELS = (
     ("friedman", "skewed", "diabetes"),
@@ -104,10 +104,10 @@ def _models(given: argparse.Namespace) -> list[str]:
     """Return the models of a run, without TabPFN if its weights are missing."""
     chosen = given.models or list(QUICK_MODELS if given.quick else MODELS)
     weights = given.tabpfn_weights
-    if TABPFN in chosen and (weights is None or not weights.is_file()):
+    if set(chosen) & set(NEED_WEIGHTS) and (weights is None or not weights.is_file()):
         why = "--tabpfn-weights FILE is not given" if weights is None else f"no file {weights}"
         print(f"TabPFN is left out: {why}", file=sys.stderr)
-        return [model for model in chosen if model != TABPFN]
+        return [model for model in chosen if model not in NEED_WEIGHTS]
     return list(chosen)
 
 
@@ -160,7 +160,7 @@ def _warm_up(model: str) -> None:
 
 
 def _limits(cell: Cell, given: argparse.Namespace, limits: Limits) -> Limits:
-    if cell.model != TABPFN:
+    if cell.model not in NEED_WEIGHTS:
         return limits
     weights = str(given.tabpfn_weights.resolve())
     return replace(limits, environment={WEIGHTS_VARIABLE: weights, DEVICE_VARIABLE: given.device})
@@ -176,7 +176,9 @@ MEASUREMENT = Measurement(
     report=report,
     figure=picture,
     arguments=arguments,
-    current=lambda cell, record: cell.model != OURS or record.get("code") == code_version(),
+    current=lambda cell, record: (
+        cell.model not in (OURS, OURS_TABPFN) or record.get("code") == code_version()
+    ),
     strategy=Processes(
         SECONDS,
         group=lambda cell: (cell.draw, cell.rows, cell.model),

@@ -36,7 +36,8 @@ _HEAD = """# Licences
 
 The packages that `pip install twostagegp` and each of its extras install, with the licences that
 they state. **Bold** packages are named in `pyproject.toml`; the others are dependencies of these.
-`twostagegp[cli]` includes `datasets` and `files`, and `dev` includes everything but `peers`.
+`twostagegp[cli]` includes `datasets` and `files`, and `dev` includes everything but `peers` and
+`tabpfn`. The weights of TabPFN are no package: [dependencies](dependencies.md) has their licence.
 twostagegp itself is under the MIT licence.
 
 `python -m supply.licences` writes this page from the packages that are installed on Linux with the

@@ -15,24 +15,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.peers.base import Array, Fitted, Prediction, as_float64
+from benchmarks.peers.base import Array, Fitted, NotInstalledError, Prediction, as_float64
+from benchmarks.peers.ours import Ours
+from twostagegp import TabPFNMean, TwoStageGPRegressor
+from twostagegp.errors import InputError
+from twostagegp.pipeline.mean.tabpfn import library
 
-__all__ = ["DEVICE_VARIABLE", "WEIGHTS_VARIABLE", "fit"]
+__all__ = ["DEVICE_VARIABLE", "WEIGHTS_VARIABLE", "fit", "fit_stack"]
 
 WEIGHTS_VARIABLE = "TABPFN_WEIGHTS"
 DEVICE_VARIABLE = "TABPFN_DEVICE"
 MEMBERS = 8
-
-
-def _regressor() -> Any:
-    """Import the library; version 2.0 needs a name that scikit-learn has had until 1.6."""
-    from sklearn.utils import validation
-
-    vars(validation).setdefault("_is_pandas_df", lambda X: hasattr(X, "iloc"))
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    from tabpfn import TabPFNRegressor
-
-    return TabPFNRegressor
 
 
 class _Bars(Fitted):
@@ -76,7 +69,8 @@ class _Bars(Fitted):
 def fit(X: Array, y: Array, seed: int) -> Fitted:
     """Store the training rows: predictions read them."""
     device = os.environ.get(DEVICE_VARIABLE, "cpu")
-    model = _regressor()(
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    model = _library()(
         model_path=os.environ[WEIGHTS_VARIABLE],
         device=device,
         n_estimators=MEMBERS,
@@ -84,3 +78,22 @@ def fit(X: Array, y: Array, seed: int) -> Fitted:
         ignore_pretraining_limits=True,
     )
     return _Bars(model.fit(X, y), float(np.std(y)), device)
+
+
+def fit_stack(X: Any, y: Array, seed: int) -> Fitted:
+    """Fit this package's model whose stack has TabPFN as a further member."""
+    _library()
+    tabpfn = TabPFNMean(
+        weights=os.environ[WEIGHTS_VARIABLE],
+        device=os.environ.get(DEVICE_VARIABLE, "cpu"),
+        members=MEMBERS,
+    )
+    model = TwoStageGPRegressor(mean=["stack", tabpfn], random_state=seed)
+    return Ours(model.fit(X, y), float(np.std(y)))
+
+
+def _library() -> Any:
+    try:
+        return library()
+    except InputError as error:
+        raise NotInstalledError("tabpfn") from error

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from twostagegp.estimators.exact_gp import ExactGPRegressor as ExactGPRegressor
     from twostagegp.estimators.gpnn import GPNNRegressor as GPNNRegressor
     from twostagegp.estimators.regressor import TwoStageGPRegressor as TwoStageGPRegressor
+    from twostagegp.pipeline.mean.tabpfn import TabPFNMean as TabPFNMean
     from twostagegp.search.kernel_search import search_kernel as search_kernel
     from twostagegp.search.misspecification import check_misspecification as check_misspecification
     from twostagegp.storage import load as load
@@ -38,6 +39,7 @@ _HOMES = {
     "CVPlusRegressor": "estimators.cv_plus",
     "ExactGPRegressor": "estimators.exact_gp",
     "GPNNRegressor": "estimators.gpnn",
+    "TabPFNMean": "pipeline.mean.tabpfn",
     "TableEncoder": "data.columns",
     "Training": "training.schedule",
     "TwoStageGPClassifier": "estimators.classifier",
@@ -60,6 +62,7 @@ __all__ = [
     "CVPlusRegressor",
     "ExactGPRegressor",
     "GPNNRegressor",
+    "TabPFNMean",
     "TableEncoder",
     "Training",
     "TwoStageGPClassifier",

@@ -12,8 +12,9 @@ from benchmarks.peers.base import Fitted, Prediction
 from benchmarks.peers.encoding import encoded, encoder
 from benchmarks.peers.folds import FOLDS, Mixture, folds
 from benchmarks.scores import FINE, interval_score, quantile_scores
-from benchmarks.small_models import MODELS, OURS
+from benchmarks.small_models import MODELS, OURS, OURS_TABPFN, TABPFN
 from benchmarks.small_pages import mean_over_tables, picture, report
+from benchmarks.small_tables import NEED_WEIGHTS
 from measurements.runner import run
 from twostagegp import metrics
 
@@ -61,13 +62,14 @@ def test_cells_leave_out_tables_without_test_rows_and_sizes_that_a_model_cannot_
 
 
 def test_tabpfn_is_left_out_without_its_weights(tmp_path, capsys):
-    arguments = ["--tables", "skewed", "--models", "tabpfn", "--draws", "1", "--sizes", "50"]
+    models = ",".join(NEED_WEIGHTS)
+    arguments = ["--tables", "skewed", "--models", models, "--draws", "1", "--sizes", "50"]
     assert small_tables.cells(parse(*arguments)) == []
     assert "TabPFN is left out: --tabpfn-weights FILE is not given" in capsys.readouterr().err
     there = tmp_path / "weights.ckpt"
     assert small_tables.cells(parse(*arguments, "--tabpfn-weights", str(there))) == []
     there.touch()
-    assert len(small_tables.cells(parse(*arguments, "--tabpfn-weights", str(there)))) == 1
+    assert len(small_tables.cells(parse(*arguments, "--tabpfn-weights", str(there)))) == 2
 
 
 def test_only_our_records_go_stale_with_the_source():
@@ -152,7 +154,7 @@ def test_an_encoded_model_is_asked_for_encoded_rows():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in (OURS, "tabpfn")])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in (OURS, *NEED_WEIGHTS)])
 def test_every_peer_fits_a_data_frame(name, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     try:
@@ -241,6 +243,15 @@ def test_comparison_pairs_draws_and_leaves_the_density_to_those_who_have_one():
     assert cells[7:10] == ["1 of 2", "-0.200 ± 0.000", "-0.200"]
     assert line_of(page, "Against other libraries", "| 50   | LightGBM")[8:11] == ["–"] * 3
     assert line_of(page, "CRPS by table", "| yacht")[1] == "0.500 (1)"
+
+
+def test_our_stack_with_tabpfn_has_a_section_of_its_own():
+    made = [record(OURS), record(TABPFN, crps=0.4), record(OURS_TABPFN, crps=0.1)]
+    page = report(made)
+    assert line_of(page, "With TabPFN in the stack", "| 50   | twostagegp")[5][:5] == "0.500"
+    assert line_of(page, "With TabPFN in the stack", "| 50   | TabPFN v2")[5][:5] == "0.250"
+    assert "twostagegp with" not in page.split("## Against other libraries")[1].split("\n## ")[0]
+    assert "With TabPFN in the stack" not in report(made[:2])
 
 
 def test_generated_tables_are_counted_apart():

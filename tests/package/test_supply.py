@@ -23,8 +23,9 @@ from supply.structure import constants, private_accesses
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 DIRECT = direct(PROJECT)
-#: Everything that the tests need; the peers of the benchmarks have an environment of their own.
-TESTED = [r for part, asked in DIRECT.items() if part != "peers" for r in asked]
+#: Everything that the tests need; the peers of the benchmarks and TabPFN, which holds scikit-learn
+#: and pandas back, have environments of their own.
+TESTED = [r for part, asked in DIRECT.items() if part not in ("peers", "tabpfn") for r in asked]
 
 
 @pytest.fixture(scope="module")

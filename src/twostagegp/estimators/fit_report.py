@@ -44,6 +44,9 @@ class FitReport:
     candidates, variance_candidates : list of dict
         One row per candidate kernel of the mean and of the variance, the rows of ``search_``:
         label, score, weight, seconds and more.
+    notes : list of str
+        Pretrained weights that the mean uses, with their licence, and members of a list of means
+        that were left out.
     warnings : list of str
     noise_std : float
         Regressors: learned noise, in the user's units, calibration included.
@@ -93,6 +96,7 @@ class FitReport:
     foretold_seconds: float | None = None
     candidates: list[dict[str, Any]] = field(default_factory=list)
     variance_candidates: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     noise_std: float | None = None
     evaluations: int | None = None
@@ -152,6 +156,7 @@ class FitReport:
             + ", ".join(f"{part} {value:.2f}" for part, value in self.seconds.items())
             + ("" if self.foretold_seconds is None else f" ({self.foretold_seconds:.1f} foretold)")
         )
+        lines += [f"note         {text}" for text in self.notes]
         lines += [f"warning      {text}" for text in self.warnings]
         if self.updates:
             added = sum(update["rows"] for update in self.updates)

@@ -96,9 +96,11 @@ class TwoStageGPRegressor(GPyTorchExports, BaseGPRegressor):
         The dictionary that ``mean="stack"``, ``mean="search"`` and ``variance="search"`` use.
     ard : {"both", True, False}
         One lengthscale per column, one for all columns, or candidates of both forms.
-    mean : "stack", "search", "constant", kernel, regressor, or list
+    mean : "stack", "search", "constant", "tabpfn", kernel, regressor, or list
         Part 1: a stack of kernels and the constant; the single best kernel; one kernel by
-        name or object; any scikit-learn regressor (cross-fitted); a list of these (stacked).
+        name or object; any scikit-learn regressor (cross-fitted, docs/any_regressor.md);
+        ``"tabpfn"`` or a :class:`~twostagegp.TabPFNMean`, whose weights have a licence of their
+        own; a list of these (stacked, with weights by held-out residuals).
     penalty : "auto", float, sequence of floats, or "0.01n"
         Ridge penalty. ``"auto"`` chooses it together with the lengthscales. A number, a grid
         (the best by leave-one-out error) or ``"0.01n"`` is classical kernel ridge with the

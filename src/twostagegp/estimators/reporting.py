@@ -111,6 +111,7 @@ def two_stage_report(data: Prepared, fit: TwoStageFit) -> FitReport:
         refits=fit.n_refits,
         candidates=candidate_rows(fit.mean.searched, "mean", weights),
         variance_candidates=candidate_rows(fit.variance.searched, "variance", chosen),
+        notes=list(fit.mean.notes),
         warnings=_warnings(data) + _ignored_weights(fit),
     )
 

@@ -124,6 +124,8 @@ class MeanSettings:
     penalty_shifts: tuple[float, ...] = (-2.0, -1.0, 0.0, 1.0)
     #: Ridge on the stack's weights: spreads weight over candidates with nearly equal residuals.
     stack_ridge: float = 0.03
+    #: Share of the stack below which TabPFN is left out: each of its predictions takes seconds.
+    least_pretrained_share: float = 0.01
 
     def first_training(self, m: int, d: int, little_noise: bool = False) -> int:
         """Return the rows of the first training on m distinct rows, more than ``refit_rows``."""

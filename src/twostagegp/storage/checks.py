@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from twostagegp.errors import ModelFileError
+from twostagegp.errors import InputError, ModelFileError
 from twostagegp.estimators.validation import check_parameters
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "check_several_posterior",
     "check_shape",
     "check_stack",
+    "check_tabpfn",
     "check_target",
     "check_targets",
     "check_whitening",
@@ -205,6 +206,23 @@ def check_stack(stack: Any) -> None:
     fine = weights.shape == (len(stack.models),) and weights.dtype == np.float64
     fine = fine and bool(np.isfinite(weights).all())
     _require(fine, f"a stack does not have one weight for each of its {len(stack.models)} models")
+
+
+def check_tabpfn(mean: Any) -> None:
+    """Check the training rows, and that the weights of the fit are on this computer."""
+    X, y = mean.X_, mean.y_
+    fine = X.ndim == 2 and X.shape[0] >= 1 and y.shape == X.shape[:1]
+    fine = fine and X.dtype == y.dtype == np.float64 and X.shape[1] == mean.n_features_in_
+    _require(fine, "the training rows of TabPFN have other shapes than its targets")
+    _require(bool(np.isfinite(X).all() and np.isfinite(y).all()), "rows of TabPFN are not finite")
+    problem = mean.beyond_limits(*X.shape)
+    _require(not problem, problem)
+    is_name = mean.file_ not in ("", ".", "..") and not set(mean.file_) & set("/\\:")
+    _require(is_name, f"{mean.file_[:60]!r} is not the name of a file of weights")
+    try:
+        mean.ready(stored=True)
+    except InputError as error:
+        raise ModelFileError(str(error)) from error
 
 
 def check_outside(outside: Any) -> None:

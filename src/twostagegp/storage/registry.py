@@ -42,6 +42,8 @@ class Part:
         Module and name of the class, inside the package.
     is_estimator : bool
         Whether it is an estimator that ``save`` takes; it may also be stored before ``fit``.
+    is_member : bool
+        An estimator that is stored inside another one only, such as a mean.
     by_constructor : bool
         Store the arguments of the constructor only; it computes all other attributes again.
     not_stored : tuple of str
@@ -60,6 +62,7 @@ class Part:
     path: str
     is_estimator: bool = False
     by_constructor: bool = False
+    is_member: bool = False
     not_stored: tuple[str, ...] = ()
     factors: tuple[str, ...] = ()
     rebuild: str = ""
@@ -140,6 +143,7 @@ _ALL = (
     Part("estimators.gpnn.GPNNRegressor", True, check=checks.check_regressor),
     Part("estimators.classifier.TwoStageGPClassifier", True, check=checks.check_classifier),
     Part("estimators.cv_plus.CVPlusRegressor", True, check=checks.check_cv_plus),
+    Part("pipeline.mean.tabpfn.TabPFNMean", True, is_member=True, check=checks.check_tabpfn),
     # parameters of estimators
     Part("training.schedule.Training"),
     Part("training.rounds.Schedule"),
@@ -253,7 +257,7 @@ _ALL = (
 #: Every class that a file may hold, by its name in the file.
 PARTS: dict[str, Part] = {part.name: part for part in _ALL}
 #: Estimators that can be saved.
-ESTIMATORS = tuple(part.name for part in _ALL if part.is_estimator)
+ESTIMATORS = tuple(part.name for part in _ALL if part.is_estimator and not part.is_member)
 #: The classes of the list that may stand where an annotation names a protocol; ``"sklearn"`` is
 #: any scikit-learn estimator of a known type (``sklearn_estimators.py``).
 ROLES: dict[str, tuple[str, ...]] = {
@@ -271,6 +275,7 @@ ROLES: dict[str, tuple[str, ...]] = {
         "TwoStageGPRegressor",
         "ExactGPRegressor",
         "GPNNRegressor",
+        "TabPFNMean",
     ),
     "pipeline.calibration.local_scale.Member": ("ScaleRidge", "ScaleTrees"),
     "classification.mean.Member": ("GPMember", "CrossFitted"),

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from twostagegp.pipeline.mean.crossfit import RegressorMean
 from twostagegp.pipeline.mean.models import ConstantMean, MeanModel, RidgeMean
 from twostagegp.pipeline.mean.penalty import tune_penalty
 from twostagegp.pipeline.mean.stacked import StackedMean
+from twostagegp.pipeline.mean.tabpfn import TabPFNMean
 from twostagegp.pipeline.methods.protocol import Method
 from twostagegp.pipeline.settings import Options
 from twostagegp.runtime.progress import advance
@@ -41,19 +43,46 @@ _LOG = logging.getLogger("twostagegp")
 def fit_mean(data: Prepared, method: Method, options: Options, seed: int) -> StackedMean:
     """Fit part 1: models, stack weights, and held-out residuals under weights of other folds."""
     builder = _MeanBuilder(data, method, options, seed)
+    builder.prepare(options.mean)
     models = method.prune(builder.build(options.mean))
+    mean = _stacked(models, method, options)
+    kept = _worth_their_seconds(mean, options.settings.mean.least_pretrained_share)
+    if len(kept) < len(models):
+        mean = _stacked(kept, method, options)
+        builder.notes.append("TabPFN was tried; its held-out residuals give it no share.")
+    return replace(mean, searched=builder.searched, search=builder.search, notes=builder.notes)
+
+
+def _stacked(models: list[MeanModel], method: Method, options: Options) -> StackedMean:
+    """Return models with their weights, and held-out residuals under weights of other folds."""
     weight, ridge = method.held.merged.weight, options.settings.mean.stack_ridge
     E = np.column_stack([model.heldout_residuals for model in models])
     residuals = E[:, 0]
     if len(models) > 1:
         residuals = crossfitted_residuals(E, method.stack_folds(), weight, ridge)
-    weights = simplex_weights(E, weight, ridge)
-    return StackedMean(models, weights, residuals, builder.searched, builder.search)
+    return StackedMean(models, simplex_weights(E, weight, ridge), residuals)
+
+
+def _worth_their_seconds(mean: StackedMean, least: float) -> list[MeanModel]:
+    """Return the models without a TabPFN of a smaller share, whose predictions take seconds."""
+    return [
+        model
+        for model, share in zip(mean.models, mean.weights, strict=True)
+        if share >= least
+        or not (isinstance(model, RegressorMean) and isinstance(model.regressor, TabPFNMean))
+    ]
 
 
 def is_regressor_like(value: Any) -> bool:
     """Whether a value has fit and predict and is not a class."""
     return hasattr(value, "fit") and hasattr(value, "predict") and not isinstance(value, type)
+
+
+def _tabpfn(mean: Any) -> TabPFNMean | None:
+    """Return the TabPFN that a ``mean`` option stands for, if it does."""
+    if isinstance(mean, str) and mean == "tabpfn":
+        return TabPFNMean()
+    return mean if isinstance(mean, TabPFNMean) else None
 
 
 class _MeanBuilder:
@@ -63,11 +92,20 @@ class _MeanBuilder:
         self.data, self.method, self.options, self.seed = data, method, options, seed
         self.searched: list[Candidate] = []
         self.search: KernelSearch | None = None
+        self.notes: list[str] = []
+
+    def prepare(self, mean: Any) -> None:
+        """Check whether TabPFN can run if it is asked for, before anything is trained."""
+        if isinstance(mean, list | tuple):
+            for part in mean:
+                self.prepare(part)
+        elif (tabpfn := _tabpfn(mean)) is not None:
+            self.notes.append(f"TabPFN v2: {tabpfn.ready().description}")
 
     def build(self, mean: Any) -> list[MeanModel]:
         """Return the models that a ``mean`` option stands for."""
         if isinstance(mean, list | tuple):
-            models = [model for part in mean for model in self.build(part)]
+            models = [model for part in self.possible(mean) for model in self.build(part)]
             constant = [m for m in models if isinstance(m, ConstantMean)]
             return models if constant else [*models, self.constant()]
         if is_regressor_like(mean):
@@ -82,6 +120,16 @@ class _MeanBuilder:
             f"mean={mean!r}: use {', '.join(map(repr, MEANS))}, a kernel name "
             f"({', '.join(KERNELS)}), a GPyTorch kernel, a regressor, or a list of these."
         )
+
+    def possible(self, members: Sequence[Any]) -> list[Any]:
+        """Return the members of a list without TabPFN if the table is too large for it."""
+        n, d = self.data.n_rows, self.data.rows.X.shape[1]
+        tried = ((member, _tabpfn(member)) for member in members)
+        problems = [None if t is None else (t.beyond_limits(n, d) or None) for _, t in tried]
+        kept = [member for member, problem in zip(members, problems, strict=True) if not problem]
+        if kept:
+            self.notes += [f"{problem}: it is left out." for problem in problems if problem]
+        return kept or list(members)  # then regressor says what is wrong
 
     def stack(self) -> list[MeanModel]:
         ridges = self.ridges(self.kernels(self.options.kernels), single=False)
@@ -221,7 +269,13 @@ class _MeanBuilder:
 
     def regressor(self, regressor: Any) -> MeanModel:
         """Return a scikit-learn regressor with cross-fitted residuals."""
+        if isinstance(regressor, TabPFNMean):
+            d = self.data.rows.X.shape[1]
+            if problem := regressor.beyond_limits(self.data.n_rows, d):
+                raise InputError(f"{problem}; use another mean.")
         merged, plan = self.data.merged, self.method.crossfit_plan()
+        if (most := getattr(regressor, "crossfit_folds", None)) is not None:
+            plan = plan.with_folds(int(most))
         position = np.empty(self.data.n_rows, dtype=np.int64)
         position[plan.order] = np.arange(self.data.n_rows)
         wanted = position[self.method.held.table_rows]
@@ -250,6 +304,7 @@ _BY_NAME: dict[str, Callable[[_MeanBuilder], list[MeanModel]]] = {
     "stack": _MeanBuilder.stack,
     "search": lambda builder: [builder.best_ridge(builder.options.kernels)],
     "constant": lambda builder: [builder.constant()],
+    "tabpfn": lambda builder: [builder.regressor(TabPFNMean())],
 }
 #: Names that ``mean`` may have besides those of kernels.
 MEANS = tuple(_BY_NAME)

@@ -34,6 +34,8 @@ class StackedMean:
         All candidates that were trained, including those that were dropped.
     search : KernelSearch or None
         The search that chose the kernel, if it was chosen by the ratio test.
+    notes : list of str
+        Facts for the report: pretrained weights that were used, members that were left out.
     """
 
     models: list[MeanModel]
@@ -41,6 +43,7 @@ class StackedMean:
     heldout_residuals: Array
     searched: list[Candidate] = field(default_factory=list)
     search: KernelSearch | None = None
+    notes: list[str] = field(default_factory=list)
 
     @property
     def label(self) -> str:

@@ -8,7 +8,7 @@ further members join the stack.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -50,6 +50,17 @@ class CrossfitPlan:
     folds: Index
     refit: bool = True
     threads: int | None = None
+
+    def with_folds(self, most: int) -> CrossfitPlan:
+        """Return a plan with at most so many folds, each a union of folds of this one.
+
+        Examples
+        --------
+        >>> plan = CrossfitPlan(np.arange(5), np.array([0, 1, 2, 3, -1]))
+        >>> plan.with_folds(2).folds.tolist()
+        [0, 1, 0, 1, -1]
+        """
+        return replace(self, folds=np.where(self.folds < 0, -1, self.folds % max(1, most)))
 
 
 class Method(Protocol):
