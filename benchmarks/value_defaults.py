@@ -55,6 +55,8 @@ VARIANTS: Mapping[str, ValueSettings | None] = {
     "always weighted": ValueSettings(least_gain=-math.inf, errors=-math.inf),
     "gain of 2 standard errors": ValueSettings(errors=2.0),
 }
+#: Scores count as at least this: on naval all predictions may be the right level.
+_SMALLEST = 1e-3
 SCORES = ("crps", "coverage_95", "coverage_99", "interval_width_95", "interval_score_95")
 
 
@@ -153,8 +155,8 @@ def _ratio(records: Sequence[Record], name: str, score: str) -> list[float]:
     """Return the mean log ratio to no weights of each table."""
 
     def log(record: Record) -> float:
-        scores = record["scores"]
-        return math.log(scores[name][score] / scores[OFF][score])
+        own, off = (max(record["scores"][each][score], _SMALLEST) for each in (name, OFF))
+        return math.log(own / off)
 
     return list(_over_tables(records, log).values())
 
@@ -172,7 +174,7 @@ def _by_rows(records: list[Record]) -> str:
     return joined(
         "Geometric means over the tables of ratios to no weights, ± standard error; *largest*: "
         "CRPS ratio of the worst table, mean over its draws. *Used*: share of the fits that have "
-        "weights. Coverage of 95 and 99 % intervals: mean over the tables; *width*: of 95 % "
+        "weights. Scores below 0.001 standard deviations count as 0.001. Coverage of 95 and 99 % intervals: mean over the tables; *width*: of 95 % "
         "intervals.",
         markdown_table([*header, "width"], lines),
     )

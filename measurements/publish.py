@@ -61,6 +61,7 @@ MODULES = (
     "benchmarks.small_tables",
     "benchmarks.toy",
     "benchmarks.tail_defaults",
+    "benchmarks.value_defaults",
     "benchmarks.two_states_scores",
     "benchmarks.uci_large",
     "benchmarks.uci_small",
