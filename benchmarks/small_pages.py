@@ -47,6 +47,7 @@ def report(records: list[Record]) -> str:
         "in units of the standard deviation of the table's target. Values are averaged per table "
         "first, then over tables; ± is the standard error of the mean over tables.",
         f"![Coverage and CRPS on the public tables by training rows]({PICTURE})",
+        *_in_short(_public(fine)),
         "## Models",
         _model_list(fine),
         "## Coverage",
@@ -199,6 +200,37 @@ def against(found: Sequence[Pair]) -> list[str]:
 def _comparison(records: Sequence[Record]) -> str:
     found = _against(records, OURS, [m for m in _models(records) if m not in (OURS, OURS_TABPFN)])
     return found or "No draw has fits of ours and of a library."
+
+
+def _in_short(records: Sequence[Record]) -> list[str]:
+    """Return a small table of all sizes together, for the first page."""
+    lines = []
+    for model in _models(records):
+        found = pairs(records, model)
+        logs = log_ratios(found, "crps")
+        if model == OURS or not logs:
+            continue
+        wins = sum(value < 0.0 for value in logs)
+        middle = f"{math.exp(median(logs)):.3f}"
+        lines.append(
+            [
+                MODELS[model].name,
+                str(len(found)),
+                ratio(found, "crps"),
+                middle,
+                f"{wins} of {len(logs)}",
+                ratio(found, "rmse"),
+                ratio(found, "interval_score_95"),
+            ]
+        )
+    if not lines:
+        return []
+    text = (
+        "Ours / theirs on the public tables, 50 to 1,000 training rows, default settings: geometric "
+        "means over tables, below 1 ours is better. *Wins*: tables with a lower CRPS of ours."
+    )
+    header = ["against", "draws", "CRPS", "median", "wins", "RMSE", "interval score (95 %)"]
+    return ["## In short", text, markdown_table(header, lines)]
 
 
 def _with_tabpfn(records: Sequence[Record]) -> list[str]:
