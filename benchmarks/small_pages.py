@@ -226,8 +226,9 @@ def _in_short(records: Sequence[Record]) -> list[str]:
     if not lines:
         return []
     text = (
-        "Ours / theirs on the public tables, 50 to 1,000 training rows, default settings: geometric "
-        "means over tables, below 1 ours is better. *Wins*: tables with a lower CRPS of ours."
+        "Ours / theirs on the public tables, 50 to 1,000 training rows, default settings: "
+        "geometric means over tables, below 1 ours is better. *Wins*: tables with a lower CRPS of "
+        "ours."
     )
     header = ["against", "draws", "CRPS", "median", "wins", "RMSE", "interval score (95 %)"]
     return ["## In short", text, markdown_table(header, lines)]

@@ -34,6 +34,7 @@ from measurements.tables import markdown_table
 from measurements.timing import use_threads
 from twostagegp import TwoStageGPRegressor
 from twostagegp.pipeline.calibration.fit import weigh_values
+from twostagegp.pipeline.held_rows import HeldRows
 from twostagegp.pipeline.settings import DEFAULTS, ValueSettings
 
 __all__ = ["MEASUREMENT", "VARIANTS", "Cell", "cells", "measure", "with_values"]
@@ -93,20 +94,20 @@ def with_values(model: TwoStageGPRegressor, settings: ValueSettings | None) -> T
     """Return the model, fitted by the exact method, with weights of other settings."""
     (target,) = model.fitted_.targets
     fit, data = target.fit, target.data
-    values = None
+    calibration = replace(fit.calibration, values=None, pit=None)
     if settings is not None:
-        values = weigh_values(
-            data.merged,
+        calibration = weigh_values(
+            calibration,
+            data,
+            HeldRows.every(data),
             fit.mean.heldout_residuals,
             np.maximum(np.asarray(fit.variance.heldout_variance, np.float64), fit.noise_floor),
-            fit.calibration,
             (-math.inf, math.inf),
-            -data.scaling.y_mean / data.scaling.y_scale,
             0,
             settings,
         )
     other = copy.copy(model)
-    changed = replace(fit, calibration=replace(fit.calibration, values=values))
+    changed = replace(fit, calibration=calibration)
     other.fitted_ = replace(model.fitted_, targets=(replace(target, fit=changed),))
     return other
 
@@ -174,8 +175,8 @@ def _by_rows(records: list[Record]) -> str:
     return joined(
         "Geometric means over the tables of ratios to no weights, ± standard error; *largest*: "
         "CRPS ratio of the worst table, mean over its draws. *Used*: share of the fits that have "
-        "weights. Scores below 0.001 standard deviations count as 0.001. Coverage of 95 and 99 % intervals: mean over the tables; *width*: of 95 % "
-        "intervals.",
+        "weights. Scores below 0.001 standard deviations count as 0.001. Coverage of 95 and 99 % "
+        "intervals: mean over the tables; *width*: of 95 % intervals.",
         markdown_table([*header, "width"], lines),
     )
 

@@ -123,27 +123,6 @@ class TestFormula:
         share = (draws == 1.0).mean(axis=1)
         np.testing.assert_allclose(share, np.exp(laws.logpdf(np.ones(4))), atol=0.02)
 
-    def test_units(self):
-        values, a, b = weights(low=-3.0), 100.0, 7.0
-        plain = Law(STUDENT, values).at(MEAN, SIGMA)
-        other = Law(STUDENT, values.in_units(a, b)).at(a + b * MEAN, b * SIGMA)
-        np.testing.assert_allclose(other.quantiles(P), a + b * plain.quantiles(P), rtol=1e-9)
-        y = np.array([0.0, 1.0, 0.3, 2.5])
-        np.testing.assert_allclose(other.cdf(a + b * y), plain.cdf(y), rtol=1e-9)
-        density = plain.logpdf(y) - np.where(np.isin(y, [0.0, 1.0]), 0.0, math.log(b))
-        np.testing.assert_allclose(other.logpdf(a + b * y), density, rtol=1e-9)
-
-    def test_levels_are_the_users_numbers(self):
-        scaled = ((np.array([3.0, 4.1, 5.0]) - 4.2) / 0.7, 4.2, 0.7)
-        values = weights(
-            edges=scaled[0],
-            levels=np.arange(3),
-            cells=np.array([[-np.inf, -1.0], [-1.0, 0.5], [0.5, np.inf]]),
-            log_between=np.zeros(4),
-            log_at=np.zeros(3),
-        )
-        assert values.in_units(*scaled[1:]).edges.tolist() == [3.0, 4.1, 5.0]
-
     def test_no_quantile_lies_between_two_levels_if_all_values_are_levels(self):
         values = weights(
             edges=np.array([0.0, 1.0, 2.0]),
@@ -160,17 +139,41 @@ class TestFormula:
         ends = np.array([q[200], q[800]])
         assert (Law(GAUSSIAN, values).at(np.ones(2), np.ones(2)).cdf(ends) >= P[[200, 800]]).all()
 
+    @SHAPES
     @pytest.mark.parametrize("mean", [-1e6, -20.0, -3.0, 0.0, 5.0])
-    def test_nothing_lies_beyond_a_bound(self, mean):
-        laws = Law(GAUSSIAN, bounds_alone(0.0, np.inf)).at(np.array([mean]), ONE)
+    def test_quantiles_beyond_a_bound_are_moved_to_it_and_no_others(self, shape, mean):
+        one = (np.array([mean]), ONE)
+        plain, laws = (Law(shape, values).at(*one) for values in (None, bounds_alone(0.0, 2.0)))
         q = laws.quantiles(P)
-        assert np.isfinite(q).all()
-        assert (q >= 0.0).all()
-        assert (np.diff(q) >= 0.0).all()
+        np.testing.assert_allclose(q, np.clip(plain.quantiles(P), 0.0, 2.0), atol=1e-5)
+        assert ((q >= 0.0) & (q <= 2.0)).all()
         assert laws.cdf(np.array([-1e-3]))[0] == 0.0
-        if mean > -6.0:
-            expected = stats.truncnorm(-mean, np.inf, loc=mean).ppf(P)
-            np.testing.assert_allclose(q[0], expected, rtol=1e-4, atol=1e-6)
+        for y in (0.0, 0.7, 1.999):
+            expected = plain.cdf(np.array([y]))
+            np.testing.assert_allclose(laws.cdf(np.array([y])), expected, atol=1e-6)
+        assert laws.cdf(np.array([2.0]))[0] == pytest.approx(1.0)
+        assert np.isfinite(laws.logpdf(np.array([2.0]))).all()
+        np.testing.assert_allclose(
+            laws.logpdf(np.array([0.7])), plain.logpdf(np.array([0.7])), atol=1e-6
+        )
+
+    def test_the_last_quantile_stays_within_the_bounds(self):
+        rng = np.random.default_rng(0)
+        laws = Law(GAUSSIAN, bounds_alone(-np.inf, 1.0)).at(rng.normal(size=500), np.ones(500))
+        assert (laws.quantiles(np.array([1.0 - 1.1e-16])) <= 1.0).all()
+
+    def test_the_transform_does_not_depend_on_the_order_of_rows(self):
+        rng = np.random.default_rng(0)
+        mean, y = rng.normal(size=2000), rng.integers(0, 2, size=2000) * 1.0
+        pit = Law(TWO, weights()).at(mean, np.ones(2000)).pit(y)
+        back = Law(TWO, weights()).at(mean[::-1], np.ones(2000)).pit(y[::-1])
+        np.testing.assert_array_equal(back[::-1], pit)
+        single = [Law(TWO, weights()).at(mean[[k]], ONE).pit(y[[k]])[0] for k in range(50)]
+        np.testing.assert_array_equal(single, pit[:50])
+
+    def test_an_unknown_outcome_has_an_unknown_probability(self):
+        laws = Law(TWO, bounds_alone(0.0, np.inf)).at(np.zeros(1), ONE)
+        assert np.isnan(laws.cdf(np.array([np.nan]))[0])
 
 
 class TestFit:
@@ -238,11 +241,11 @@ class TestFit:
         two = find_edges(np.repeat(y, counts), np.ones(counts.sum()), np.zeros(0))
         np.testing.assert_array_equal(one, two)
 
-    def learn(self, y, mean, sigma, zero=-1e9, bounds=NONE, **settings):
+    def learn(self, y, mean, sigma, bounds=NONE, **settings):
         folds = np.arange(len(y)) % 5
         made = ValueSettings(**settings)
         return learn_value_weights(
-            y, mean, sigma, np.ones(len(y)), folds, GAUSSIAN, bounds, zero, 0, made
+            y, mean, sigma, np.ones(len(y)), folds, GAUSSIAN, bounds, 0, made
         )
 
     def test_a_right_distribution_is_left_alone(self):
@@ -260,10 +263,21 @@ class TestFit:
         rng = np.random.default_rng(0)
         mean = rng.uniform(0.0, 1.0, size=300)
         y = np.abs(mean + rng.normal(size=300))
-        assert self.learn(y, mean, np.ones(300), zero=0.0).low == 0.0
-        assert self.learn(-y, -mean, np.ones(300), zero=0.0).high == 0.0
-        few = self.learn(y, mean, np.ones(300), zero=0.0, beyond_zero=1e9)
+        assert self.learn(y, mean, np.ones(300)).low == 0.0
+        assert self.learn(-y, -mean, np.ones(300)).high == 0.0
+        few = self.learn(y, mean, np.ones(300), beyond_zero=1e9)
         assert few is None or few.low == -math.inf
+
+    def test_a_value_beyond_a_bound_by_rounding_counts_as_the_bound(self):
+        rng = np.random.default_rng(0)
+        y = np.append(-1e-11, rng.uniform(size=99) ** 4)
+        found = self.learn(y, np.full(100, 0.3), np.full(100, 0.3), bounds=(0.0, math.inf))
+        assert found.low == 0.0
+
+    def test_one_gross_outlier_makes_no_levels_of_the_others(self):
+        y = np.append(np.random.default_rng(0).uniform(size=299), 1e10)
+        found = self.learn(y, np.zeros(300), np.full(300, 1e9), bounds=NONE)
+        assert found is None or len(found.levels) <= 1
 
     def test_rows_are_few_or_many(self):
         rng = np.random.default_rng(0)
@@ -334,6 +348,37 @@ class TestRegressor:
         again = pickle.loads(pickle.dumps(rated))
         np.testing.assert_array_equal(again.predict_quantiles(X, [0.1, 0.5]), expected)
 
+    @pytest.mark.parametrize(
+        "unit", [np.log1p, lambda b: b / 3, lambda b: np.float32(b / 10), lambda b: 1e9 + b]
+    )
+    def test_levels_are_the_users_numbers(self, unit):
+        X, y = ratings()
+        y = np.asarray(unit(y), dtype=np.float64)
+        model = fitted(X, y)
+        assert set(model.predict_interval(X, 0.9).ravel()) <= set(y)
+
+    @pytest.mark.parametrize("seed", [0, 1])
+    def test_coverage_holds_where_the_distribution_is_far_from_the_truth(self, seed):
+        """Seventy percent zeros that no column explains, and a very skewed target."""
+        rng = np.random.default_rng(seed)
+
+        def zeros(n):
+            X = rng.uniform(-2, 2, size=(n, 1))
+            return X, np.where(rng.uniform(size=n) < 0.7, 0.0, rng.exponential(size=n) + 1)
+
+        def skewed(n):
+            X = rng.uniform(-2, 2, size=(n, 2))
+            return X, np.exp(2 * rng.normal(size=n) + X[:, 0])
+
+        for draw in (zeros, skewed):
+            X, y = draw(300)
+            new, outcome = draw(2000)
+            share = {}
+            for weighted in (True, False):
+                low, high = fitted(X, y, reweight_values=weighted).predict_interval(new, 0.9).T
+                share[weighted] = np.mean((low <= outcome) & (outcome <= high))
+            assert share[True] >= min(0.86, share[False] - 0.02), draw.__name__
+
     def test_half_of_the_rows_are_zero(self):
         model = fitted(*hours())
         X, y = hours(1000, seed=1)
@@ -368,6 +413,11 @@ class TestRegressor:
         with pytest.warns(TwoStageGPWarning):
             model = fitted(np.arange(10.0)[:, None], np.ones(10), bounds=(1, None))
         assert (model.predict_interval([[3.0]]) >= 1.0).all()
+
+    def test_bounds_that_are_numpy_numbers(self):
+        X, y = hours(60)
+        model = fitted(X, y, bounds=(np.int64(0), np.float32(1e6)))
+        assert (model.predict_interval(X) >= 0.0).all()
 
     def test_a_target_beyond_its_bounds_is_refused(self):
         X, y = hours(50)

@@ -183,7 +183,7 @@ def append_rows(
         weight=np.concatenate([merged.weight, weight]),
     )
     rows = to_rows(together, data.rows.X.device, data.rows.X.dtype)
-    return AppendedRows(replace(data, rows=rows, merged=together), merged_row, n_before)
+    return AppendedRows(replace(data, rows=rows, merged=together, y=None), merged_row, n_before)
 
 
 def _key(X: Array, extra: Array, groups: Index | None) -> Array:

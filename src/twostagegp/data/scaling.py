@@ -57,11 +57,6 @@ class Scaling:
     y_mean: float
     y_scale: float
 
-    def standardised_bounds(self, bounds: tuple[float, float]) -> tuple[float, float]:
-        """Return bounds of the target in standardised units."""
-        low, high = ((bound - self.y_mean) / self.y_scale for bound in bounds)
-        return low, high
-
     def inputs(self, X: Array) -> Array:
         """Return the columns in use, standardised, shape (n, d)."""
         with np.errstate(over="ignore"):
@@ -86,6 +81,8 @@ class Prepared:
     weight_unit : float
         Weight, in the user's units, that counts as one row; other than 1 only if most of the
         table consists of copies (:attr:`~twostagegp.data.rows.Merged.mostly_copies`).
+    y : array of shape (n,) or None
+        Target of each row of the table as it was given, for the fit; files do not hold it.
     """
 
     rows: Rows
@@ -94,6 +91,7 @@ class Prepared:
     constant_columns: list[str]
     constant_target: bool
     weight_unit: float = 1.0
+    y: Array | None = None
 
     @property
     def n_rows(self) -> int:
@@ -214,7 +212,7 @@ def prepare(
         unit = float(merged.c.mean())
         merged = merged.counted_in(unit)
     rows = to_rows(merged, device, dtype)
-    return Prepared(rows, merged, scaling, constant, constant_target, unit)
+    return Prepared(rows, merged, scaling, constant, constant_target, unit, y)
 
 
 def to_rows(merged: Merged, device: torch.device, dtype: torch.dtype) -> Rows:

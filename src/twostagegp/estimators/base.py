@@ -365,7 +365,7 @@ class BaseGPRegressor(RegressorMixin, BaseEstimator):
         If the distributions are right, these numbers are uniform between 0 and 1. It is
         ``predict_cdf``, except where the target has levels, which have positive probabilities:
         there it is a random number between the probabilities of values below y and of values up to
-        y, the same in every call.
+        y, which depends on the row only unless several rows have the same prediction.
         """
         return prediction.at_outcomes(self, X, y, Laws.pit)
 

@@ -113,10 +113,8 @@ class FittedTarget:
     @property
     def law(self) -> Law:
         """Shape and weights of the values of an observation, in the user's units."""
-        calibration, scaling = self.fit.calibration, self.data.scaling
-        if calibration is None:
-            return Law(self.fit.shape)
-        return calibration.law(scaling.y_mean, scaling.y_scale)
+        calibration = self.fit.calibration
+        return Law(self.fit.shape) if calibration is None else calibration.law
 
     def standardized(self, X: Array) -> Tensor:
         """Return encoded inputs as the fit expects them: columns in use, standardised."""

@@ -6,7 +6,7 @@ The constructor stores the choices; ``pipeline/fit.py`` carries them out for eac
 from __future__ import annotations
 
 import math
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import StrOptions
@@ -61,7 +61,7 @@ def _is_mean_list(value: Any) -> bool:
 def _are_bounds(value: Any) -> bool:
     if not isinstance(value, tuple | list) or len(value) != 2:
         return False
-    known = [isinstance(end, int | float) and not isinstance(end, bool) for end in value]
+    known = [isinstance(end, Real) and not isinstance(end, bool) for end in value]
     if not all(fine or end is None for fine, end in zip(known, value, strict=True)):
         return False
     if any(fine and math.isnan(end) for fine, end in zip(known, value, strict=True)):
@@ -135,8 +135,8 @@ class TwoStageGPRegressor(GPyTorchExports, BaseGPRegressor):
         deviation stay as they are (docs/calibration.md).
     bounds : pair of float or None, optional
         Smallest and largest value that the target can have, as in ``(0, None)``: intervals,
-        quantiles and samples stay between them. Zero is recognised as a bound if no target passes
-        it although many are expected to.
+        quantiles and samples of observations stay between them. Zero is recognised as a bound if
+        no target passes it although many are expected to. For all targets, if there are several.
     n_neighbors : int
         Rows that a prediction of ``method="neighbors"`` is made from.
     training : Training, optional

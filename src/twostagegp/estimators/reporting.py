@@ -97,7 +97,7 @@ def two_stage_report(data: Prepared, fit: TwoStageFit) -> FitReport:
         mean=fit.mean.label,
         variance=fit.variance.label,
         calibration=calibration,
-        target_values=_target_values(data, fit.calibration),
+        target_values="" if fit.calibration.values is None else fit.calibration.values.label,
         levels=_by_level(fit.calibration),
         noise_std=data.scaling.y_scale * math.sqrt(fit.noise),
         jitter=largest_jitter(fit),
@@ -114,13 +114,6 @@ def two_stage_report(data: Prepared, fit: TwoStageFit) -> FitReport:
         notes=list(fit.mean.notes),
         warnings=_warnings(data) + _ignored_weights(fit),
     )
-
-
-def _target_values(data: Prepared, calibration: Calibration) -> str:
-    """Return the weights of the target's values in words, in the user's units."""
-    if calibration.values is None:
-        return ""
-    return calibration.values.in_units(data.scaling.y_mean, data.scaling.y_scale).label
 
 
 def _by_level(calibration: Calibration) -> list[dict[str, Any]] | None:

@@ -111,7 +111,7 @@ def _constant_parts(data: Prepared, options: Options) -> TwoStageFit:
     noise = max(float(weight @ residuals**2 / weight.sum()), options.noise_floor)
     variance = ConstantVariance(noise, len(data.rows))
     note = "too few distinct rows, no column in use or a constant target"
-    values = bounds_alone(*data.scaling.standardised_bounds(options.bounds))
+    values = bounds_alone(*options.bounds)
     z = residuals / np.sqrt(noise)
     calibration = Calibration("none", 1.0, z, weight, note=note, values=values)
     mean = StackedMean([model], np.ones(1), residuals)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,6 +50,9 @@ class TwoStageFit:
     foretold_seconds: float | None = None
     #: What is added outside the data; None keeps the prediction of the three parts everywhere.
     outside: Outside | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "largest_latent"}
 
     @property
     def noise(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +93,14 @@ class TargetPredictions:
     def ends(self, level: float) -> Array:
         """Return the ends of the central interval of Z, for targets without weighted values."""
         return self.law.shape.ppf(np.array([0.5 - level / 2.0, 0.5 + level / 2.0]))
+
+    def intervals(self, levels: Sequence[float]) -> Iterator[Array]:
+        """Yield the central intervals of many levels, computed together, ten at a time."""
+        for first in range(0, len(levels), 10):
+            some = np.asarray(levels[first : first + 10])
+            ends = self.laws.quantiles(np.concatenate([0.5 - some / 2.0, 0.5 + some / 2.0]))
+            for k in range(len(some)):
+                yield ends[:, [k, len(some) + k]]
 
     def interval(self, level: float) -> Array:
         return self.laws.quantiles(np.array([0.5 - level / 2.0, 0.5 + level / 2.0]))

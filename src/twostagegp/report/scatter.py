@@ -7,6 +7,7 @@ level of the intervals.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,7 @@ def scatter(target: TargetPredictions, labels: list[str], level: float = 0.95) -
         for i in rows
     ]
     low, high = max(x.low, y.low), min(x.high, y.high)
+    every = zip(LEVELS, target.intervals([level / 100.0 for level in LEVELS]), strict=True)
     return {
         "width": WIDTH,
         "height": HEIGHT,
@@ -62,11 +64,13 @@ def scatter(target: TargetPredictions, labels: list[str], level: float = 0.95) -
         "left": _LEFT,
         "diagonal": (x.position(low), y.position(low), x.position(high), y.position(high)),
         "data": {
-            "levels": [_level_row(target, level / 100.0, rows) for level in LEVELS],
+            "levels": [
+                _level_row(target, level / 100.0, interval, rows) for level, interval in every
+            ],
             "points": [
                 [
                     labels[i],
-                    _six_digits(target.y[i]),
+                    float(_rounded(target.y[i], target.y)),
                     _six_digits(target.mean[i]),
                     _six_digits(target.sigma[i]),
                 ]
@@ -79,19 +83,20 @@ def scatter(target: TargetPredictions, labels: list[str], level: float = 0.95) -
     }
 
 
-def _level_row(target: TargetPredictions, level: float, rows: NDArray[np.int64]) -> dict[str, Any]:
+def _level_row(
+    target: TargetPredictions, level: float, interval: Array, rows: NDArray[np.int64]
+) -> dict[str, Any]:
     """Return one position of the slider; ``low`` and ``high`` are the ends for each point.
 
     If they are the same number of sigmas for all points, it is that number.
     """
-    interval = target.interval(level)
     low: float | list[float]
     high: float | list[float]
     if target.law.values is None:
         low, high = (_six_digits(end) for end in target.ends(level))
     else:
-        low, high = ([_six_digits(end) for end in ends] for ends in interval[rows].T)
-    inside = int(target.inside(level).sum())
+        low, high = (_rounded(ends[rows], target.y).tolist() for ends in interval.T)
+    inside = int(((interval[:, 0] <= target.y) & (target.y <= interval[:, 1])).sum())
     allowed = chance_range(target.n, level)
     return {
         "level": round(100 * level),
@@ -110,6 +115,12 @@ def _verdict(inside: int, allowed: tuple[int, int]) -> str:
     if inside < allowed[0]:
         return "too narrow"
     return "wider than necessary" if inside > allowed[1] else "within what chance allows"
+
+
+def _rounded(values: Array, y: Array) -> Array:
+    """Return values to a millionth of the range of y, whatever their offset."""
+    digits = 6 - math.floor(math.log10(max(float(np.ptp(y)), 1e-300)))
+    return np.round(values, max(digits, 0))
 
 
 def _six_digits(value: float) -> float:

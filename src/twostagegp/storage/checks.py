@@ -277,7 +277,7 @@ def check_value_weights(values: Any) -> None:
     _require(fine, "edges or levels of the target's values do not increase")
     fine = bool(np.isfinite(values.log_at).all() and (values.log_between < 700.0).all())
     fine = fine and bool((values.log_at < 700.0).all() and np.isfinite(values.log_between).any())
-    fine = fine and values.low < values.high and 0.0 < values.unit < math.inf
+    fine = fine and values.low < values.high
     _require(fine, "weights or bounds of the target's values are no numbers")
 
 

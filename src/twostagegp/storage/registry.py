@@ -181,7 +181,7 @@ _ALL = (
     _column("categories.CategoryColumn"),
     Part("data.columns.levels.Levels"),
     # training rows and units
-    Part("data.scaling.Prepared", check=checks.check_prepared),
+    Part("data.scaling.Prepared", not_stored=("y",), check=checks.check_prepared),
     Part("data.scaling.Scaling", check=checks.check_scaling),
     Part("data.rows.Rows", check=checks.check_rows),
     Part("data.rows.Merged", check=checks.check_merged),

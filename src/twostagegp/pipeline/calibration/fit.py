@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -93,7 +92,9 @@ class Calibration:
     levels : LevelFactors or None
         Factors of the variances by the levels of a column.
     values : ValueWeights or None
-        Weights of the target's values, standardised.
+        Weights of the target's values, in the user's units.
+    pit : array of shape (n,) or None
+        Probability integral transform of the held-out rows, if values have weights.
     """
 
     kind: str
@@ -106,6 +107,7 @@ class Calibration:
     note: str = ""
     levels: LevelFactors | None = None
     values: ValueWeights | None = None
+    pit: Array | None = None
 
     @property
     def heldout_factor(self) -> Array | float:
@@ -127,7 +129,7 @@ class Calibration:
     @property
     def pit_after(self) -> Array:
         """Probability integral transform of the held-out rows after calibration, shape (n,)."""
-        return self.shape.cdf(self.z_calibrated)
+        return self.shape.cdf(self.z_calibrated) if self.pit is None else self.pit
 
     @property
     def a(self) -> Array:
@@ -139,17 +141,10 @@ class Calibration:
         """Constant of the log scale."""
         return math.log(self.factor) if self.local is None else self.local.combination.c
 
-    def law(self, shift: float, scale: float) -> Law:
-        """Return shape and weights of the values for ``shift + scale y``."""
-        law = self._laws.get((shift, scale))
-        if law is None:
-            values = None if self.values is None else self.values.in_units(shift, scale)
-            law = self._laws[shift, scale] = Law(self.shape, values)
-        return law
-
-    @cached_property
-    def _laws(self) -> dict[tuple[float, float], Law]:
-        return {}
+    @property
+    def law(self) -> Law:
+        """Shape and weights of the values, in the user's units."""
+        return Law(self.shape, self.values)
 
     @property
     def label(self) -> str:
@@ -305,52 +300,58 @@ def calibrate(
 ) -> Calibration:
     """Fit part 3 to the rows that were held out."""
     calibration = _without_values(data, held_rows, mean, variance, options, seed)
-    bounds = data.scaling.standardised_bounds(options.bounds)
     if calibration.local is None or not options.reweight_values:
-        return replace(calibration, values=bounds_alone(*bounds))
-    zero = -data.scaling.y_mean / data.scaling.y_scale
-    settings = options.settings.values
-    values = weigh_values(
-        held_rows.merged,
-        mean.heldout_residuals,
-        np.maximum(np.asarray(variance.heldout_variance, np.float64), options.noise_floor),
+        return replace(calibration, values=bounds_alone(*options.bounds))
+    held = np.maximum(np.asarray(variance.heldout_variance, np.float64), options.noise_floor)
+    return weigh_values(
         calibration,
-        bounds,
-        zero,
+        data,
+        held_rows,
+        mean.heldout_residuals,
+        held,
+        options.bounds,
         seed,
-        settings,
+        options.settings.values,
     )
-    return replace(calibration, values=values)
 
 
 def weigh_values(
-    merged: Merged,
+    calibration: Calibration,
+    data: Prepared,
+    held_rows: HeldRows,
     residuals: Array,
     heldout_variance: Array,
-    calibration: Calibration,
     bounds: tuple[float, float],
-    zero: float,
     seed: int,
     settings: ValueSettings,
-) -> ValueWeights | None:
-    """Return weights of the target's values, learned from the held-out rows; None without gain.
+) -> Calibration:
+    """Return the calibration with weights of the target's values, if they pay.
 
-    ``heldout_variance`` is that of part 2, of the distinct rows; ``bounds`` and ``zero``, the zero
-    of the user's units, are standardised.
+    They are learned from the held-out rows, whose distinct rows have the variances
+    ``heldout_variance`` of part 2.
     """
+    merged, scaling = held_rows.merged, data.scaling
+    assert data.y is not None
+    y = data.y[held_rows.table_rows]
+    predicted = scaling.y_mean + scaling.y_scale * (merged.y - residuals)
+    sigma = np.sqrt(heldout_variance[merged.inverse] * calibration.heldout_factor)
+    sigma *= scaling.y_scale
     folds = assign_folds(len(merged.c), settings.folds, np.random.default_rng(seed), merged.groups)
-    return learn_value_weights(
-        merged.y,
-        merged.y - residuals,
-        np.sqrt(heldout_variance[merged.inverse] * calibration.heldout_factor),
+    values = learn_value_weights(
+        y,
+        predicted,
+        sigma,
         merged.weight,
         folds[merged.inverse],
         calibration.shape,
         bounds,
-        zero,
         seed,
         settings,
     )
+    if values is None:
+        return calibration
+    pit = Law(calibration.shape, values).at(predicted, sigma).pit(values.within_bounds(y))
+    return replace(calibration, values=values, pit=pit)
 
 
 def _without_values(

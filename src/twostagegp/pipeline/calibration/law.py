@@ -24,6 +24,8 @@ __all__ = ["Law", "Laws"]
 
 Array = NDArray[np.float64]
 
+#: Factors of the generator SplitMix64.
+_FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 #: Numbers that the arrays of one chunk of rows may have.
 _CHUNK_NUMBERS = 4_000_000
 
@@ -50,9 +52,7 @@ class Law:
 
     def within_bounds(self, y: Array) -> Array:
         """Return the values moved to the nearest bound if they are beyond it."""
-        if self.values is None:
-            return y
-        return np.clip(y, self.values.low, self.values.high)
+        return y if self.values is None else self.values.within_bounds(y)
 
 
 class Laws:
@@ -89,12 +89,12 @@ class Laws:
         """Return the randomised probability integral transform of y, shape (n,).
 
         It is uniform if the distributions are right: the distribution function at y; at a level a
-        random number between the probabilities of smaller values and of at most y, the same in
-        every call.
+        random number between the probabilities of smaller values and of at most y. It depends on
+        the row's mean and sigma, and if these are equal for several rows, on their order.
         """
         if self.law.values is None:
             return self.cdf(y)
-        u = np.random.default_rng(0).uniform(size=len(y))
+        u = _scrambled(self.mean, self.sigma)
 
         def between(pieces: Pieces, rows: slice) -> Array:
             below = pieces.below(y[rows])
@@ -128,3 +128,27 @@ class Laws:
             rows = slice(begin, begin + size)
             made.append(of(values.pieces(self.mean[rows], self.sigma[rows], table), rows))
         return np.concatenate(made)
+
+
+def _scrambled(mean: Array, sigma: Array) -> Array:
+    """Return numbers that look uniform, computed from the bits of each mean and sigma.
+
+    Rows with equal mean and sigma get different numbers, by how many of them come before.
+    """
+    bits = _mixed(np.array(mean, dtype=np.float64).view(np.uint64))
+    bits = _mixed(bits ^ np.array(sigma, dtype=np.float64).view(np.uint64))
+    order = np.argsort(bits, kind="stable")
+    ordered = bits[order]
+    first = np.append(True, ordered[1:] != ordered[:-1])
+    place = np.arange(len(bits))
+    before = np.empty(len(bits), dtype=np.uint64)
+    before[order] = place - np.maximum.accumulate(np.where(first, place, 0))
+    return np.asarray((_mixed(bits + before) >> np.uint64(11)) * 2.0**-53)
+
+
+def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the last step of the generator SplitMix64, which scrambles bits."""
+    with np.errstate(over="ignore"):
+        for factor, shift in zip(_FACTORS, (30, 27), strict=True):
+            bits = (bits ^ (bits >> np.uint64(shift))) * factor
+    return bits ^ (bits >> np.uint64(31))

@@ -131,7 +131,7 @@ class _Monotone:
     def __call__(self, x: Array) -> Array:
         """Return the interpolated values at x, in the shape of x; constant beyond the ends."""
         u = np.clip((x - self.first) / self.step, 0.0, len(self.values) - 1.0)
-        j = np.minimum(u.astype(np.int64), len(self.values) - 2)
+        j = np.minimum(np.nan_to_num(u).astype(np.int64), len(self.values) - 2)
         t = u - j
         left, right = self.values[j], self.values[j + 1]
         a, b = self.step * self.slopes[j], self.step * self.slopes[j + 1]

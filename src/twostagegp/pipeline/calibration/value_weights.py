@@ -13,29 +13,30 @@ probability. With weights w of the intervals and v of the levels,
 
 where :math:`C_k` are the values that are nearer to the level than to any other value seen, and S(x)
 makes the probabilities sum to one. Inside an interval the distribution is still :math:`F_x`. With
-all weights one and no levels it is :math:`F_x` everywhere; an interval beyond a bound has weight
-zero. :mod:`twostagegp.pipeline.calibration.value_weights_fit` learns the weights.
+all weights one and no levels it is :math:`F_x` everywhere.
+
+A bound is a level, too: :math:`C_k` are then the values beyond it, and the interval beyond it has
+weight zero. With all other weights one, quantiles beyond the bound are moved to it, and all others
+stay where they are.
+
+Everything is in the user's units, so that levels and bounds are the user's numbers to the last
+digit. :mod:`twostagegp.pipeline.calibration.value_weights_fit` learns the weights.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twostagegp.pipeline.calibration.shape_table import ShapeTable
 
-__all__ = ["SAME", "Pieces", "ValueWeights", "bounds_alone"]
+__all__ = ["Pieces", "ValueWeights", "bounds_alone"]
 
 Array = NDArray[np.float64]
 
-#: A value this near to a level, relative to the standard deviation of the target, is the level.
-SAME = 1e-9
-#: Within bounds a mean counts as at most this many sigmas outside of them; farther away the
-#: probabilities on both sides of a bound are too small to be told apart.
-_FARTHEST_MEAN = 6.0
 _SMALLEST = 1e-300
 #: Levels that a summary names.
 _SHOWN = 8
@@ -50,7 +51,7 @@ class ValueWeights:
     edges : array of shape (E,)
         Increasing.
     levels : integer array of shape (L,)
-        Numbers of the edges that are levels.
+        Indices of the edges that are levels, increasing.
     cells : array of shape (L, 2)
         Ends of the intervals C, infinite for the first and the last of all values.
     log_between : array of shape (E + 1,)
@@ -59,8 +60,6 @@ class ValueWeights:
         Logarithms of v.
     low, high : float
         Bounds of the target; infinite if there are none.
-    unit : float
-        Standard deviation of the target, in the unit of the edges.
     all_levels : bool
         Whether every value that was seen is a level. Then the intervals have the probability of
         half a row, for values that were not seen, and quantiles that fall between two levels are
@@ -76,7 +75,7 @@ class ValueWeights:
     >>> values = bounds_alone(0.0, np.inf)
     >>> pieces = values.pieces(np.zeros(1), np.ones(1), ShapeTable.of(GAUSSIAN))
     >>> pieces.quantiles(np.array([[0.025, 0.5, 0.975]])).round(2).tolist()
-    [[0.03, 0.67, 2.24]]
+    [[0.0, 0.0, 1.96]]
     """
 
     edges: Array
@@ -86,50 +85,32 @@ class ValueWeights:
     log_at: Array
     low: float = -math.inf
     high: float = math.inf
-    unit: float = 1.0
     all_levels: bool = False
 
     @property
     def label(self) -> str:
-        """Readable summary, in the unit of the edges."""
+        """Readable summary."""
         parts = []
-        if L := len(self.levels):
-            some = ", ".join(f"{level:.6g}" for level in self.edges[self.levels][:_SHOWN])
+        only_bounds = (self.cells[:, 1] == self.low) | (self.cells[:, 0] == self.high)
+        seen = self.edges[self.levels[~only_bounds]]
+        if L := len(seen):
+            some = ", ".join(f"{level:.12g}" for level in seen[:_SHOWN])
             more = f", and {L - _SHOWN} more" if L > _SHOWN else ""
             parts.append(f"{L} {'levels' if L > 1 else 'level'} ({some}{more})")
         if (between := np.count_nonzero(np.isfinite(self.log_between))) > 1:
             parts.append(f"weights of {between} intervals")
         if math.isfinite(self.low):
-            parts.append(f"none below {self.low:g}")
+            parts.append(f"none below {self.low:.12g}")
         if math.isfinite(self.high):
-            parts.append(f"none above {self.high:g}")
+            parts.append(f"none above {self.high:.12g}")
         return ", ".join(parts)
 
-    def in_units(self, shift: float, scale: float) -> ValueWeights:
-        """Return the weights for ``shift + scale y``.
-
-        Levels and bounds are rounded to twelve digits, which undoes the rounding of the scaling:
-        quantiles of whole numbers are whole numbers.
-        """
-        exact = np.array([_twelve_digits(shift + scale * edge, scale) for edge in self.edges])
-        edges = shift + scale * self.edges
-        special = np.isin(np.arange(len(edges)), self.levels)
-        special |= (self.edges == self.low) | (self.edges == self.high)
-        return replace(
-            self,
-            edges=np.where(special, exact, edges),
-            cells=shift + scale * self.cells,
-            low=_twelve_digits(shift + scale * self.low, scale),
-            high=_twelve_digits(shift + scale * self.high, scale),
-            unit=scale * self.unit,
-        )
+    def within_bounds(self, y: Array) -> Array:
+        """Return the values moved to the nearest bound if they are beyond it."""
+        return np.clip(y, self.low, self.high)
 
     def pieces(self, mean: Array, sigma: Array, table: ShapeTable) -> Pieces:
         """Return the probabilities of all intervals and levels at n rows."""
-        if math.isfinite(self.low):
-            mean = np.maximum(mean, self.low - _FARTHEST_MEAN * sigma)
-        if math.isfinite(self.high):
-            mean = np.minimum(mean, self.high + _FARTHEST_MEAN * sigma)
         F = table.cdf((self.edges - mean[:, None]) / sigma[:, None])
         F = np.hstack([np.zeros((len(mean), 1)), F, np.ones((len(mean), 1))])
         mass = np.zeros((len(mean), 2 * len(self.edges) + 1))
@@ -152,15 +133,12 @@ class ValueWeights:
         return np.maximum(ends[..., 1] - ends[..., 0], _SMALLEST)
 
     def level_of(self, y: Array) -> NDArray[np.int64]:
-        """Return the number of the level of each value of y, -1 for other values."""
-        found = np.full(len(y), -1)
+        """Return the index of the level of each value of y, -1 for other values."""
         if len(self.levels) == 0:
-            return found
+            return np.full(len(y), -1)
         values = self.edges[self.levels]
-        right = np.clip(np.searchsorted(values, y), 0, len(values) - 1)
-        for near in (right, np.maximum(right - 1, 0)):
-            found = np.where(np.abs(values[near] - y) <= SAME * self.unit, near, found)
-        return found
+        near = np.minimum(np.searchsorted(values, y), len(values) - 1)
+        return np.where(values[near] == y, near, -1)
 
 
 @dataclass(frozen=True)
@@ -234,7 +212,8 @@ class Pieces:
         at_edge = piece % 2 == 1
         if self.values.all_levels:
             at_edge |= (j > self.values.levels[0]) & (j <= self.values.levels[-1])
-        return np.where(at_edge, edges[np.minimum(j, len(edges) - 1)], y)
+        y = np.where(at_edge, edges[np.minimum(j, len(edges) - 1)], y)
+        return self.values.within_bounds(y)
 
 
 def _find(p: Array, upper: Array) -> NDArray[np.int64]:
@@ -242,25 +221,15 @@ def _find(p: Array, upper: Array) -> NDArray[np.int64]:
     return np.stack([np.searchsorted(u[:-1], row) for u, row in zip(upper, p, strict=True)])
 
 
-def _twelve_digits(value: float, scale: float) -> float:
-    """Return the number rounded to twelve digits, if that moves it very little."""
-    rounded = float(f"{value:.12g}")
-    if abs(rounded) <= 1e-12 * scale:
-        rounded = 0.0
-    return rounded if abs(rounded - value) <= 1e-10 * scale else value
-
-
 def bounds_alone(low: float, high: float) -> ValueWeights | None:
-    """Return weights one between two bounds and zero beyond them; None if both are infinite."""
-    if not (math.isfinite(low) or math.isfinite(high)):
+    """Return the weights that move values beyond the bounds to them; None without a bound."""
+    known = [math.isfinite(low), math.isfinite(high)]
+    if not any(known):
         return None
-    edges = np.array([bound for bound in (low, high) if math.isfinite(bound)])
-    inside = np.zeros(len(edges) + 1)
-    if math.isfinite(low):
-        inside[0] = -math.inf
-    if math.isfinite(high):
-        inside[-1] = -math.inf
-    nothing = np.zeros(0)
+    edges = np.array([low, high])[known]
+    between = np.zeros(len(edges) + 1)
+    between[0], between[-1] = (-math.inf if each else 0.0 for each in known)
+    cells = np.array([[-math.inf, low], [high, math.inf]])[known]
     return ValueWeights(
-        edges, np.zeros(0, dtype=np.int64), np.zeros((0, 2)), inside, nothing, low, high
+        edges, np.arange(len(edges)), cells, between, np.zeros(len(edges)), low, high
     )

@@ -1,7 +1,7 @@
 r"""Learn which values the target takes, from held-out rows.
 
-Levels are found by counting: a value is one if enough rows have it. If nearly all rows have such
-values, all values are levels. Edges are the levels, the smallest and the largest value, and
+Levels are found by counting: a value is a level if enough rows have it. If nearly all rows have
+such values, all values are levels. Edges are the levels, the smallest and the largest value, and
 quantiles of the other values. With the held-out probabilities :math:`m_{ip}` of interval or level p
 under the distribution of row i (:mod:`twostagegp.pipeline.calibration.value_weights`), log weights
 u maximise
@@ -11,12 +11,14 @@ u maximise
     \sum_i c_i \log \frac{m_{ip_i} e^{u_{p_i}}}{\sum_p m_{ip} e^{u_p}}
     + \sum_p \alpha_p (u_p - e^{u_p}),
 
-which is concave: the likelihood of the pieces in which the rows lie, and a prior by which a weight
-is one, worth :math:`\alpha_p` rows. At the maximum each piece is expected as often as it was seen,
-up to the prior.
+which is concave: the likelihood of the pieces in which the rows lie, and a prior that pulls weights
+to one, as strong as :math:`\alpha_p` rows. At the maximum each piece is expected as often as it was
+seen, up to the prior.
 
-Weights are used only if they lower CRPS on held-out rows by more than its standard error: levels,
-edges and weights are learned from all folds but one, and scored on the last one.
+Weights are used only if they lower CRPS on held-out rows by more than its standard error, and do
+not raise the losses of quantiles in the tails: levels, edges and weights are learned from all folds
+but one, and scored on the last one. A bound needs no such decision, since moving quantiles to a
+bound that holds never makes them worse.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from numpy.typing import NDArray
 
 from twostagegp.pipeline.calibration.shape import Shape
 from twostagegp.pipeline.calibration.shape_table import ShapeTable
-from twostagegp.pipeline.calibration.value_weights import SAME, ValueWeights, bounds_alone
+from twostagegp.pipeline.calibration.value_weights import ValueWeights, bounds_alone
 from twostagegp.pipeline.settings import DEFAULTS, ValueSettings
 
 __all__ = ["HeldLaws", "find_edges", "find_levels", "fit_weights", "learn_value_weights"]
@@ -38,6 +40,8 @@ Array = NDArray[np.float64]
 
 #: Probabilities of the quantiles whose losses make up CRPS.
 _P = (np.arange(39) + 0.5) / 39.0
+#: Probabilities of the quantiles in the tails.
+_TAILS = np.array([0.025, 0.05, 0.95, 0.975])
 
 
 class HeldLaws:
@@ -66,15 +70,17 @@ class HeldLaws:
         """Return how many rows are expected below a value."""
         return float(self.weight @ self.table.cdf((value - self.mean) / self.sigma))
 
-    def crps(self, values: ValueWeights | None) -> Array:
-        """Return CRPS of each row, shape (n,)."""
-        p = np.broadcast_to(_P, (len(self.y), len(_P)))
+    def losses(self, values: ValueWeights | None) -> Array:
+        """Return CRPS, and the mean loss of quantiles in the tails, of each row, shape (2, n)."""
+        P = np.append(_P, _TAILS)
+        p = np.broadcast_to(P, (len(self.y), len(P)))
         if values is None:
-            q = self.mean[:, None] + self.sigma[:, None] * self.table.shape.ppf(_P)
+            q = self.mean[:, None] + self.sigma[:, None] * self.table.shape.ppf(P)
         else:
             q = values.pieces(self.mean, self.sigma, self.table).quantiles(p)
         error = self.y[:, None] - q
-        return np.asarray(2.0 * np.where(error >= 0.0, p * error, (p - 1.0) * error).mean(1))
+        loss = 2.0 * np.where(error >= 0.0, p * error, (p - 1.0) * error)
+        return np.stack([loss[:, : len(_P)].mean(axis=1), loss[:, len(_P) :].mean(axis=1)])
 
 
 def learn_value_weights(
@@ -85,71 +91,60 @@ def learn_value_weights(
     folds: NDArray[np.int64],
     shape: Shape,
     bounds: tuple[float, float],
-    zero: float,
     seed: int,
     settings: ValueSettings = DEFAULTS.values,
 ) -> ValueWeights | None:
-    """Return the weights, or None if they do not pay.
+    """Return the weights; without gain those of the bounds alone, or None without bounds.
 
     Parameters
     ----------
     y, mean, sigma, weight : arrays of shape (n,)
-        Held-out rows: target, mean and sigma of their distributions, and counts.
+        Held-out rows in the user's units: target, mean and sigma of their distributions, counts.
     folds : integer array of shape (n,)
         Folds of the rows, for the decision.
     shape : Shape
     bounds : pair of float
-        Bounds of the target that are known; infinite if there are none.
-    zero : float
-        Where the zero of the user's units is: a natural bound.
+        Bounds of the target that are known; infinite where there is none.
     seed : int
     settings : ValueSettings
     """
-    y = _without_rounding(y)
     if len(y) > settings.rows:
         index = np.random.default_rng(seed).permutation(len(y))[: settings.rows]
         y, mean, sigma, weight = y[index], mean[index], sigma[index], weight[index]
         folds = folds[index]
     rows = HeldLaws(y, mean, sigma, weight, ShapeTable.of(shape))
-    low, high = _bounds(rows, bounds, zero, settings)
+    low, high = _bounds(rows, bounds, settings)
+    rows.y = np.clip(y, low, high)  # the user's bounds may have been passed by rounding
     plain = bounds_alone(low, high)
     if weight.sum() < settings.fewest:
         return plain
-    before, after = np.empty(len(y)), np.empty(len(y))
+    before, after = np.empty((2, len(y))), np.empty((2, len(y)))
     for k in np.unique(folds):
         others, own = rows.take(folds != k), rows.take(folds == k)
         if len(others.y) < 2:
             return plain
-        before[folds == k] = own.crps(plain)
-        after[folds == k] = own.crps(_fitted(others, low, high, settings))
-    gain = before - after
+        before[:, folds == k] = own.losses(plain)
+        after[:, folds == k] = own.losses(_fitted(others, low, high, settings))
+    gain, in_tails = before - after
     total = float(weight @ gain)
     error = math.sqrt(float(weight @ (gain - total / weight.sum()) ** 2))
-    if total <= max(settings.least_gain * float(weight @ before), settings.errors * error):
+    if total <= max(settings.least_gain * float(weight @ before[0]), settings.errors * error):
+        return plain
+    if weight @ in_tails < 0.0:
         return plain
     return _fitted(rows, low, high, settings)
 
 
-def _without_rounding(y: Array) -> Array:
-    """Return the values, those that differ by rounding only made equal."""
-    order = np.argsort(y, kind="stable")
-    ordered = y[order]
-    new = np.append(True, np.diff(ordered) > SAME)
-    made = np.empty_like(y)
-    made[order] = ordered[new][np.cumsum(new) - 1]
-    return made
-
-
 def _bounds(
-    rows: HeldLaws, bounds: tuple[float, float], zero: float, settings: ValueSettings
+    rows: HeldLaws, bounds: tuple[float, float], settings: ValueSettings
 ) -> tuple[float, float]:
     """Return the bounds: those given, and zero if the rows show that the target never passes it."""
     low, high = bounds
-    expected, n = rows.expected_below(zero), float(rows.weight.sum())
-    if low == -math.inf and rows.y.min() >= zero and expected >= settings.beyond_zero:
-        low = zero
-    if high == math.inf and rows.y.max() <= zero and n - expected >= settings.beyond_zero:
-        high = zero
+    expected, n = rows.expected_below(0.0), float(rows.weight.sum())
+    if low == -math.inf and rows.y.min() >= 0.0 and expected >= settings.beyond_zero:
+        low = 0.0
+    if high == math.inf and rows.y.max() <= 0.0 and n - expected >= settings.beyond_zero:
+        high = 0.0
     return low, high
 
 
@@ -199,18 +194,27 @@ def find_edges(
 def _fitted(rows: HeldLaws, low: float, high: float, settings: ValueSettings) -> ValueWeights:
     """Return levels, edges and weights learned from rows."""
     y = rows.y
-    levels = find_levels(y, rows.weight, settings)
-    edges = find_edges(y, rows.weight, levels, settings)
-    ends = [bound for bound in (low, high) if math.isfinite(bound)]
-    edges = np.unique(np.concatenate([edges, ends]))
     distinct = np.unique(y)
+    seen = find_levels(y, rows.weight, settings)
+    edges = find_edges(y, rows.weight, seen, settings)
     middle = 0.5 * (distinct[1:] + distinct[:-1])
-    place = np.searchsorted(distinct, levels)
-    cells = np.column_stack([np.append(-np.inf, middle)[place], np.append(middle, np.inf)[place]])
+    place = np.searchsorted(distinct, seen)
+    cells = np.column_stack([np.append(low, middle)[place], np.append(middle, high)[place]])
+    # A bound has the values beyond it, even if it is a level that was seen.
+    alone = bounds_alone(low, high)
+    levels = seen
+    if alone is not None:
+        new = ~np.isin(alone.edges, seen)
+        levels = np.append(seen, alone.edges[new])
+        cells = np.vstack([cells, alone.cells[new]])
+        order = np.argsort(levels)
+        levels, cells = levels[order], cells[order]
+        edges = np.unique(np.append(edges, alone.edges))
+        cells[levels == low, 0] = -math.inf
+        cells[levels == high, 1] = math.inf
     between = np.zeros(len(edges) + 1)
-    between[: np.searchsorted(edges, low, side="right") if math.isfinite(low) else 0] = -math.inf
-    if math.isfinite(high):
-        between[np.searchsorted(edges, high) + 1 :] = -math.inf
+    between[0] = -math.inf if math.isfinite(low) else 0.0
+    between[-1] = -math.inf if math.isfinite(high) else 0.0
     start = ValueWeights(
         edges,
         np.searchsorted(edges, levels),
@@ -219,7 +223,7 @@ def _fitted(rows: HeldLaws, low: float, high: float, settings: ValueSettings) ->
         np.zeros(len(levels)),
         low,
         high,
-        all_levels=len(levels) == len(distinct),
+        all_levels=len(seen) == len(distinct),
     )
     return fit_weights(rows, start, settings)
 
@@ -242,11 +246,12 @@ def fit_weights(
     level = start.level_of(rows.y)
     position = np.full(len(start.log_between), -1)
     position[used] = np.arange(len(used))
-    # A value on an edge without a level belongs to the interval on its right, at a bound inside.
+    # A value on an edge without a level belongs to the interval on its right.
     own = position[np.searchsorted(start.edges, rows.y, side="right")]
-    left = position[np.searchsorted(start.edges, rows.y, side="left")]
-    own = np.where(level >= 0, len(used) + level, np.where(own >= 0, own, left))
+    own = np.where(level >= 0, len(used) + level, own)
     alpha = np.full(log_m.shape[1], settings.level_prior)
+    not_seen = ~np.isin(start.edges[start.levels], rows.y)
+    alpha[len(used) :][not_seen] = settings.interval_prior
     alpha[: len(used)] = 0.5 / len(used) if start.all_levels else settings.interval_prior
     u = _maximise(log_m, own, rows.weight, alpha)
     between = np.full(len(start.log_between), -math.inf)
