@@ -61,7 +61,9 @@ def report(records: list[Record]) -> str:
         "geometric means of ours / theirs, below 1 ours is better (width: ours are narrower); "
         "differences of the NLPD in nats, below 0 ours is better: of the Gaussian with the model's "
         "mean and standard deviation, and of the model's own density; medians over tables beside "
-        "two of them, as a table without noise weighs much in a mean. *Wins*: tables with a lower "
+        "two of them, as a table without noise weighs much in a mean. Where ours has levels of the "
+        "target, its own density is a probability there and cannot be compared with the "
+        "others'. *Wins*: tables with a lower "
         "CRPS of ours.",
         _comparison(_public(fine)),
         *_with_tabpfn(_public(fine)),
