@@ -210,7 +210,7 @@ def _in_short(records: Sequence[Record]) -> list[str]:
     for model in _models(records):
         found = pairs(records, model)
         logs = log_ratios(found, "crps")
-        if model == OURS or not logs:
+        if model in (OURS, OURS_TABPFN) or not logs:
             continue
         wins = sum(value < 0.0 for value in logs)
         middle = f"{math.exp(median(logs)):.3f}"
