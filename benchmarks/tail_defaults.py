@@ -17,15 +17,15 @@ import copy
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from benchmarks import RESULTS
-from benchmarks.many_tables import TABLES, draw, n_rows
+from benchmarks.many_tables import TABLES, draw
 from benchmarks.scores import quantile_scores
-from measurements.arguments import names, numbers, positive
+from benchmarks.table_draws import Cell, add_arguments, draws_of, over_tables
 from measurements.pages import Page, joined, scored, standard_error
 from measurements.runner import Measurement, run
 from measurements.store import Record
@@ -38,7 +38,7 @@ from twostagegp.pipeline.settings import DEFAULTS, ShapeSettings
 
 __all__ = ["MEASUREMENT", "VARIANTS", "Cell", "cells", "measure", "with_shape"]
 
-ROWS, DRAWS, MIN_TEST_ROWS = (50, 100, 200, 400), 3, 120
+ROWS, DRAWS = (50, 100, 200, 400), 3
 DEFAULT = "default"
 NO_SHAPE = "Gaussian, no wider scale"
 #: Settings of the shape; None: the Gaussian, with the mean square of the z-scores as its variance.
@@ -52,33 +52,14 @@ VARIANTS: Mapping[str, ShapeSettings | None] = {
 SCORES = ("nlpd", "crps", "coverage_95", "coverage_99", "interval_width_95")
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One fit to one draw of a table."""
-
-    table: str
-    rows: int
-    draw: int
-
-
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the tables, numbers of rows and draws of a run."""
-    parser.add_argument("--tables", type=names(TABLES), help="tables; all by default")
-    parser.add_argument("--rows", type=numbers, default=list(ROWS), help="numbers, as in 50,100")
-    parser.add_argument("--draws", type=positive, help=f"number of draws; {DRAWS} by default")
+    add_arguments(parser, TABLES, ROWS, DRAWS)
 
 
 def cells(given: argparse.Namespace) -> list[Cell]:
     """Return all fits, draw by draw."""
-    tables = given.tables or (("diabetes",) if given.quick else TABLES)
-    known = {table: n_rows(table) for table in tables}
-    return [
-        Cell(table, rows, number)
-        for number in range(given.draws or (1 if given.quick else DRAWS))
-        for rows in given.rows[: 1 if given.quick else None]
-        for table in tables
-        if rows + MIN_TEST_ROWS <= known[table]
-    ]
+    return draws_of(given, TABLES, DRAWS)
 
 
 def with_shape(
@@ -162,21 +143,17 @@ def _by_rows(records: list[Record]) -> str:
 
 
 def _line(rows: int, name: str, records: Sequence[Record]) -> list[str]:
-    def over_tables(value: Any) -> list[float]:
-        tables = sorted({record["table"] for record in records})
-        return [
-            float(np.mean([value(r["scores"]) for r in records if r["table"] == table]))
-            for table in tables
-        ]
+    def of_scores(value: Any) -> list[float]:
+        return over_tables(records, lambda record: value(record["scores"]))
 
     def ratio(score: str) -> str:
-        logs = over_tables(lambda s: math.log(s[name][score] / s[DEFAULT][score]))
+        logs = of_scores(lambda s: math.log(s[name][score] / s[DEFAULT][score]))
         mean = math.exp(float(np.mean(logs)))
         return f"{mean:.4f} ± {mean * standard_error(logs):.4f}"
 
-    change = over_tables(lambda s: s[name]["nlpd"] - s[DEFAULT]["nlpd"])
+    change = of_scores(lambda s: s[name]["nlpd"] - s[DEFAULT]["nlpd"])
     coverage = [
-        f"{100.0 * np.mean(over_tables(lambda s, c=c: s[name][c])):.1f}%"
+        f"{100.0 * np.mean(of_scores(lambda s, c=c: s[name][c])):.1f}%"
         for c in ("coverage_95", "coverage_99")
     ]
     return [

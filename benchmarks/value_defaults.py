@@ -17,16 +17,16 @@ import argparse
 import copy
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from benchmarks import RESULTS
 from benchmarks.known_laws import LAWS
-from benchmarks.many_tables import TABLES, draw, n_rows
+from benchmarks.many_tables import TABLES, draw
 from benchmarks.scores import quantile_scores
-from measurements.arguments import names, numbers, positive
+from benchmarks.table_draws import Cell, add_arguments, draws_of, over_tables
 from measurements.pages import Page, joined, scored, standard_error
 from measurements.runner import Measurement, run
 from measurements.store import Record
@@ -39,7 +39,7 @@ from twostagegp.pipeline.settings import DEFAULTS, ValueSettings
 
 __all__ = ["MEASUREMENT", "VARIANTS", "Cell", "cells", "measure", "with_values"]
 
-ROWS, DRAWS, MIN_TEST_ROWS = (50, 100, 400, 1000), 2, 120
+ROWS, DRAWS = (50, 100, 400, 1000), 2
 ALL_TABLES = (*TABLES, *LAWS)
 OFF, DEFAULT = "no weights", "default"
 #: Settings of the weights; None: no weights.
@@ -61,33 +61,14 @@ _SMALLEST = 1e-3
 SCORES = ("crps", "coverage_95", "coverage_99", "interval_width_95", "interval_score_95")
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One fit to one draw of a table."""
-
-    table: str
-    rows: int
-    draw: int
-
-
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the tables, numbers of rows and draws of a run."""
-    parser.add_argument("--tables", type=names(ALL_TABLES), help="tables; all by default")
-    parser.add_argument("--rows", type=numbers, default=list(ROWS), help="numbers, as in 50,100")
-    parser.add_argument("--draws", type=positive, help=f"number of draws; {DRAWS} by default")
+    add_arguments(parser, ALL_TABLES, ROWS, DRAWS)
 
 
 def cells(given: argparse.Namespace) -> list[Cell]:
     """Return all fits, draw by draw."""
-    tables = given.tables or (("diabetes",) if given.quick else ALL_TABLES)
-    known = {table: n_rows(table) for table in tables}
-    return [
-        Cell(table, rows, number)
-        for number in range(given.draws or (1 if given.quick else DRAWS))
-        for rows in given.rows[: 1 if given.quick else None]
-        for table in tables
-        if rows + MIN_TEST_ROWS <= known[table]
-    ]
+    return draws_of(given, ALL_TABLES, DRAWS)
 
 
 def with_values(model: TwoStageGPRegressor, settings: ValueSettings | None) -> TwoStageGPRegressor:
@@ -143,15 +124,6 @@ def measure(cell: Cell) -> Record:
 # --- the page ------------------------------------------------------------------------------------
 
 
-def _over_tables(records: Sequence[Record], value: Callable[[Record], float]) -> dict[str, float]:
-    """Return the mean over the draws of each table."""
-    tables = sorted({record["table"] for record in records})
-    return {
-        table: float(np.mean([value(r) for r in records if r["table"] == table]))
-        for table in tables
-    }
-
-
 def _ratio(records: Sequence[Record], name: str, score: str) -> list[float]:
     """Return the mean log ratio to no weights of each table."""
 
@@ -159,7 +131,7 @@ def _ratio(records: Sequence[Record], name: str, score: str) -> list[float]:
         own, off = (max(record["scores"][each][score], _SMALLEST) for each in (name, OFF))
         return math.log(own / off)
 
-    return list(_over_tables(records, log).values())
+    return over_tables(records, log)
 
 
 def _by_rows(records: list[Record]) -> str:
@@ -188,7 +160,7 @@ def _line(rows: int, name: str, records: Sequence[Record]) -> list[str]:
         return f"{mean:.4f} ± {mean * standard_error(logs):.4f}"
 
     coverage = [
-        _over_tables(records, lambda r, c=c: r["scores"][name][c])  # type: ignore[misc]
+        over_tables(records, lambda r, c=c: r["scores"][name][c])  # type: ignore[misc]
         for c in ("coverage_95", "coverage_99")
     ]
     return [
@@ -198,7 +170,7 @@ def _line(rows: int, name: str, records: Sequence[Record]) -> list[str]:
         ratio("crps"),
         f"{math.exp(max(_ratio(records, name, 'crps'))):.3f}",
         ratio("interval_score_95"),
-        *(f"{100.0 * np.mean(list(each.values())):.1f}%" for each in coverage),
+        *(f"{100.0 * np.mean(each):.1f}%" for each in coverage),
         ratio("interval_width_95"),
     ]
 

@@ -470,7 +470,7 @@ class Options:
     """The options of a two-stage fit, one field per constructor parameter of the estimator.
 
     ``selection`` is split into ``mean_selection`` and ``variance_selection``; ``levels`` are those
-    of the column ``calibrate_by``, ``bounds`` are infinite where there are none.
+    of the column ``calibrate_by``, an end of ``bounds`` without a bound is infinite.
     """
 
     kernels: Sequence[Any]

@@ -103,10 +103,14 @@ class TargetPredictions:
                 yield ends[:, [k, len(some) + k]]
 
     def interval(self, level: float) -> Array:
-        return self.laws.quantiles(np.array([0.5 - level / 2.0, 0.5 + level / 2.0]))
+        return next(self.intervals([level]))
 
     def inside(self, level: float) -> NDArray[np.bool_]:
-        low, high = self.interval(level).T
+        return self.within(self.interval(level))
+
+    def within(self, interval: Array) -> NDArray[np.bool_]:
+        """Return which outcomes lie in their intervals, of shape (n, 2)."""
+        low, high = interval.T
         flags: NDArray[np.bool_] = (low <= self.y) & (self.y <= high)
         return flags
 

@@ -37,7 +37,8 @@ def scatter(target: TargetPredictions, labels: list[str], level: float = 0.95) -
     wide = target.interval(0.99)[rows]
     x = _Axis(target.y[rows], _LEFT, WIDTH - _RIGHT)
     y = _Axis(np.concatenate([target.y[rows], _central_range(wide)]), HEIGHT - _BOTTOM, _TOP)
-    inside = target.inside(level)
+    inside = target.within(ends)
+    observed = _rounded(target.y[rows], target.y).tolist()
     points = [
         {
             "label": labels[i],
@@ -70,11 +71,11 @@ def scatter(target: TargetPredictions, labels: list[str], level: float = 0.95) -
             "points": [
                 [
                     labels[i],
-                    float(_rounded(target.y[i], target.y)),
+                    y_i,
                     _six_digits(target.mean[i]),
                     _six_digits(target.sigma[i]),
                 ]
-                for i in rows
+                for i, y_i in zip(rows, observed, strict=True)
             ],
             "slope": y.slope,
             "offset": y.offset,
@@ -96,7 +97,7 @@ def _level_row(
         low, high = (_six_digits(end) for end in target.ends(level))
     else:
         low, high = (_rounded(ends[rows], target.y).tolist() for ends in interval.T)
-    inside = int(((interval[:, 0] <= target.y) & (target.y <= interval[:, 1])).sum())
+    inside = int(target.within(interval).sum())
     allowed = chance_range(target.n, level)
     return {
         "level": round(100 * level),

@@ -270,7 +270,12 @@ def check_value_weights(values: Any) -> None:
         part.shape == shape and part.dtype == np.float64
         for part, shape in zip(parts, expected, strict=True)
     )
-    _require(fine, "the weights of the target's values differ in number")
+    shapes = ", ".join(str(part.shape) for part in parts)
+    _require(
+        fine,
+        f"the target's values have {E} edges and {L} levels, but edges, cells, weights of "
+        f"intervals and weights of levels have the shapes {shapes}",
+    )
     fine = bool(np.isfinite(values.edges).all() and (np.diff(values.edges) > 0.0).all())
     fine = fine and _are_positions(values.levels, E) and bool((np.diff(values.levels) > 0).all())
     fine = fine and bool((values.cells[:, 0] < values.cells[:, 1]).all())
@@ -278,7 +283,11 @@ def check_value_weights(values: Any) -> None:
     fine = bool(np.isfinite(values.log_at).all() and (values.log_between < 700.0).all())
     fine = fine and bool((values.log_at < 700.0).all() and np.isfinite(values.log_between).any())
     fine = fine and values.low < values.high
-    _require(fine, "weights or bounds of the target's values are no numbers")
+    _require(
+        fine,
+        "the target's values have log weights that are not finite or too large, or the bounds "
+        f"{values.low} and {values.high}, of which the first must be smaller",
+    )
 
 
 def check_level_factors(by_level: Any) -> None:

@@ -299,10 +299,10 @@ def calibrate(
     seed: int,
 ) -> Calibration:
     """Fit part 3 to the rows that were held out."""
-    calibration = _without_values(data, held_rows, mean, variance, options, seed)
+    held = np.maximum(np.asarray(variance.heldout_variance, np.float64), options.noise_floor)
+    calibration = _without_values(data, held_rows, mean, variance, held, options, seed)
     if calibration.local is None or not options.reweight_values:
         return replace(calibration, values=bounds_alone(*options.bounds))
-    held = np.maximum(np.asarray(variance.heldout_variance, np.float64), options.noise_floor)
     return weigh_values(
         calibration,
         data,
@@ -359,14 +359,14 @@ def _without_values(
     held_rows: HeldRows,
     mean: StackedMean,
     variance: GPVariance,
+    heldout_variance: Array,
     options: Options,
     seed: int,
 ) -> Calibration:
-    """Fit scale and shape."""
+    """Fit scale and shape; ``heldout_variance`` of the distinct rows is above the noise floor."""
     settings, merged = options.settings, held_rows.merged
     residuals = mean.heldout_residuals
-    held = np.asarray(variance.heldout_variance, dtype=np.float64)
-    v = np.maximum(held, options.noise_floor)[merged.inverse]
+    v = heldout_variance[merged.inverse]
     z = residuals / np.sqrt(v)
     if options.calibration is None:
         return Calibration("none", 1.0, z, merged.weight)

@@ -2,9 +2,9 @@ r"""The predictive distributions of n rows: mean, sigma, shape, and weights of t
 
 Without weights an observation is :math:`y = \mu(x) + \sigma(x) Z`
 (:mod:`twostagegp.pipeline.calibration.shape`). With them it is that distribution, reweighted by
-value (:mod:`twostagegp.pipeline.calibration.value_weights`). Whoever needs quantiles, probabilities
-or draws asks here. The mean and the standard deviation that ``predict`` returns are those without
-weights: they are about squared errors, which the mean is trained on.
+value (:mod:`twostagegp.pipeline.calibration.value_weights`). All quantiles, probabilities and draws
+of observations come from this module. The mean and the standard deviation that ``predict`` returns
+are those without weights: they are about squared errors, which the mean is trained on.
 """
 
 from __future__ import annotations

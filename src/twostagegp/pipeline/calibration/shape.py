@@ -132,7 +132,7 @@ class Shape:
 
     @cached_property
     def kept(self) -> dict[str, Any]:
-        """What others compute from the shape once; pickles and files do not contain it."""
+        """A cache for tables that are made from the shape; pickles and files do not contain it."""
         return {}
 
     def __getstate__(self) -> dict[str, Any]:

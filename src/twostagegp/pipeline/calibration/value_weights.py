@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from twostagegp.pipeline.calibration.shape_table import ShapeTable
 
-__all__ = ["Pieces", "ValueWeights", "bounds_alone"]
+__all__ = ["Pieces", "ValueWeights", "bounds_alone", "unweighted"]
 
 Array = NDArray[np.float64]
 
@@ -111,8 +111,7 @@ class ValueWeights:
 
     def pieces(self, mean: Array, sigma: Array, table: ShapeTable) -> Pieces:
         """Return the probabilities of all intervals and levels at n rows."""
-        F = table.cdf((self.edges - mean[:, None]) / sigma[:, None])
-        F = np.hstack([np.zeros((len(mean), 1)), F, np.ones((len(mean), 1))])
+        F = self.at_edges(mean, sigma, table)
         mass = np.zeros((len(mean), 2 * len(self.edges) + 1))
         mass[:, ::2] = self.between(F) * np.exp(self.log_between)
         if len(self.levels):
@@ -120,6 +119,11 @@ class ValueWeights:
             mass[:, 2 * self.levels + 1] = at * np.exp(self.log_at)
         total = mass.sum(axis=1, keepdims=True)
         return Pieces(self, table, mean, sigma, F, mass / total, np.log(total[:, 0]))
+
+    def at_edges(self, mean: Array, sigma: Array, table: ShapeTable) -> Array:
+        """Return F at the edges, with 0 and 1 at its ends, shape (n, E + 2)."""
+        ends = np.hstack([-np.inf, self.edges, np.inf])
+        return table.cdf((ends - mean[:, None]) / sigma[:, None])
 
     @staticmethod
     def between(F: Array) -> Array:
@@ -227,9 +231,18 @@ def bounds_alone(low: float, high: float) -> ValueWeights | None:
     if not any(known):
         return None
     edges = np.array([low, high])[known]
-    between = np.zeros(len(edges) + 1)
-    between[0], between[-1] = (-math.inf if each else 0.0 for each in known)
     cells = np.array([[-math.inf, low], [high, math.inf]])[known]
-    return ValueWeights(
-        edges, np.arange(len(edges)), cells, between, np.zeros(len(edges)), low, high
-    )
+    return unweighted(edges, edges, cells, low, high)
+
+
+def unweighted(
+    edges: Array, levels: Array, cells: Array, low: float, high: float, all_levels: bool = False
+) -> ValueWeights:
+    """Return weights one within the bounds and zero beyond them; ``levels`` are values."""
+    between = np.zeros(len(edges) + 1)
+    if math.isfinite(low):
+        between[0] = -math.inf
+    if math.isfinite(high):
+        between[-1] = -math.inf
+    index = np.searchsorted(edges, levels)
+    return ValueWeights(edges, index, cells, between, np.zeros(len(levels)), low, high, all_levels)

@@ -29,9 +29,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from twostagegp.pipeline.calibration.law import Law
 from twostagegp.pipeline.calibration.shape import Shape
 from twostagegp.pipeline.calibration.shape_table import ShapeTable
-from twostagegp.pipeline.calibration.value_weights import ValueWeights, bounds_alone
+from twostagegp.pipeline.calibration.value_weights import ValueWeights, bounds_alone, unweighted
 from twostagegp.pipeline.settings import DEFAULTS, ValueSettings
 
 __all__ = ["HeldLaws", "find_edges", "find_levels", "fit_weights", "learn_value_weights"]
@@ -72,13 +73,9 @@ class HeldLaws:
 
     def losses(self, values: ValueWeights | None) -> Array:
         """Return CRPS, and the mean loss of quantiles in the tails, of each row, shape (2, n)."""
-        P = np.append(_P, _TAILS)
-        p = np.broadcast_to(P, (len(self.y), len(P)))
-        if values is None:
-            q = self.mean[:, None] + self.sigma[:, None] * self.table.shape.ppf(P)
-        else:
-            q = values.pieces(self.mean, self.sigma, self.table).quantiles(p)
-        error = self.y[:, None] - q
+        p = np.append(_P, _TAILS)
+        laws = Law(self.table.shape, values).at(self.mean, self.sigma)
+        error = self.y[:, None] - laws.quantiles(p)
         loss = 2.0 * np.where(error >= 0.0, p * error, (p - 1.0) * error)
         return np.stack([loss[:, : len(_P)].mean(axis=1), loss[:, len(_P) :].mean(axis=1)])
 
@@ -212,19 +209,8 @@ def _fitted(rows: HeldLaws, low: float, high: float, settings: ValueSettings) ->
         edges = np.unique(np.append(edges, alone.edges))
         cells[levels == low, 0] = -math.inf
         cells[levels == high, 1] = math.inf
-    between = np.zeros(len(edges) + 1)
-    between[0] = -math.inf if math.isfinite(low) else 0.0
-    between[-1] = -math.inf if math.isfinite(high) else 0.0
-    start = ValueWeights(
-        edges,
-        np.searchsorted(edges, levels),
-        cells,
-        between,
-        np.zeros(len(levels)),
-        low,
-        high,
-        all_levels=len(seen) == len(distinct),
-    )
+    all_levels = len(seen) == len(distinct)
+    start = unweighted(edges, levels, cells, low, high, all_levels)
     return fit_weights(rows, start, settings)
 
 
@@ -237,8 +223,7 @@ def fit_weights(
 
     If every row has a level, the prior of all intervals together is worth half a row.
     """
-    ends = np.hstack([-np.inf, start.edges, np.inf])
-    F = rows.table.cdf((ends - rows.mean[:, None]) / rows.sigma[:, None])
+    F = start.at_edges(rows.mean, rows.sigma, rows.table)
     used = np.flatnonzero(np.isfinite(start.log_between))
     log_m = np.log(
         np.hstack([start.between(F)[:, used], start.at_levels(rows.mean, rows.sigma, rows.table)])

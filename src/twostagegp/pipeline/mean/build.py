@@ -270,9 +270,7 @@ class _MeanBuilder:
     def regressor(self, regressor: Any) -> MeanModel:
         """Return a scikit-learn regressor with cross-fitted residuals."""
         if isinstance(regressor, TabPFNMean):
-            d = self.data.rows.X.shape[1]
-            if problem := regressor.beyond_limits(self.data.n_rows, d):
-                raise InputError(f"{problem}; use another mean.")
+            regressor.require_limits(self.data.n_rows, self.data.rows.X.shape[1])
         merged, plan = self.data.merged, self.method.crossfit_plan()
         if (most := getattr(regressor, "crossfit_folds", None)) is not None:
             plan = plan.with_folds(int(most))

@@ -124,11 +124,15 @@ class TabPFNMean(RegressorMixin, BaseEstimator):
             f"has {n_rows:,} rows and {n_columns} columns"
         )
 
+    def require_limits(self, n_rows: int, n_columns: int) -> None:
+        """Raise InputError if a table is too large for TabPFN v2."""
+        if problem := self.beyond_limits(n_rows, n_columns):
+            raise InputError(f"{problem}; use another mean.")
+
     def fit(self, X: Any, y: Any) -> Self:
         """Store the training rows and identify the weights."""
         X, y = np.array(X, dtype=np.float64), np.array(y, dtype=np.float64).reshape(-1)
-        if problem := self.beyond_limits(*X.shape):
-            raise InputError(f"{problem}; use another mean.")
+        self.require_limits(*X.shape)
         found = find_weights(self.weights)
         self.X_, self.y_ = X, y
         self.file_, self.sha256_ = found.path.name, found.sha256
